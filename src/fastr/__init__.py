@@ -1,0 +1,3 @@
+"""Factorized spectral representations for reinforcement learning."""
+
+__version__ = "0.1.0"

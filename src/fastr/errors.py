@@ -1,0 +1,14 @@
+"""What a user did wrong, in one sentence that names the problem and the fix."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Bad input: the command line prints this one sentence and exits with code 2."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """" Did you mean ...?" with up to three known names near this one, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(close)}?" if close else ""

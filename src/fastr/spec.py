@@ -1,0 +1,16 @@
+"""What an agent may know of its environment."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Sizes of one environment's state and action vectors; actions lie in [-1, 1]."""
+
+    state_dim: int
+    action_dim: int
+
+    @property
+    def row_dim(self) -> int:
+        """Numbers in one packed transition: state, action, next state, reward, continues."""
+        return 2 * self.state_dim + self.action_dim + 2
