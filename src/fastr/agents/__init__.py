@@ -1,0 +1,1 @@
+"""Agents: how a policy is learned from transitions."""

@@ -1,0 +1,42 @@
+"""What every agent promises to the engine that trains it."""
+
+import abc
+
+import equinox as eqx
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from fastr.types import Metrics, Transition
+
+
+class AbstractPolicy(eqx.Module):
+    """The greedy policy alone, as arrays: what evaluation, rendering and export need."""
+
+    @abc.abstractmethod
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
+        """The action in this state, in [-1, 1]."""
+
+
+class AbstractAgent(eqx.Module):
+    """An immutable pytree of arrays: scan it, vmap it over seeds, save it."""
+
+    @abc.abstractmethod
+    def policy(self) -> AbstractPolicy:
+        """The greedy policy, for evaluation."""
+
+    @abc.abstractmethod
+    def explore(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
+        """The behaviour action, for collecting data."""
+
+    @abc.abstractmethod
+    def update(
+        self, batch: Transition, key: PRNGKeyArray, step: Int[Array, ""]
+    ) -> tuple["AbstractAgent", Float[Array, " batch"], Metrics]:
+        """One gradient step: the new agent, each row's |TD error|, scalars to log.
+
+        `step` counts updates from 0 and has no seed axis, so that under vmap a condition on it
+        stays a condition.
+        """
+
+    @abc.abstractmethod
+    def networks(self) -> dict[str, PyTree]:
+        """Every online parameter once, under the name of the network it belongs to."""

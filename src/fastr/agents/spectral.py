@@ -1,0 +1,223 @@
+"""Twin Fourier critics and a deterministic actor on any spectral representation (Algorithm 1)."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from fastr.agents.base import AbstractAgent, AbstractPolicy
+from fastr.networks import MLP, FourierHead
+from fastr.optim import Adam, Layout, Trainable, polyak
+from fastr.representations.base import AbstractRepresentation
+from fastr.representations.cp import CPConfig
+from fastr.representations.joint import JointConfig
+from fastr.spec import EnvSpec
+from fastr.types import Metrics, Transition
+
+
+@dataclass(frozen=True)
+class SpectralConfig:
+    """TD3 on a spectral feature; defaults are the paper's (App. FaStR, Table hyperparams)."""
+
+    representation: CPConfig | JointConfig = field(default_factory=CPConfig)
+    """How the feature is learned: FaStR's factors or CTRL-SR's joint encoder."""
+    batch_size: int = 512
+    """Transitions N per update; also the candidates K of the ranking loss (App. FaStR)."""
+    discount: float = 0.99
+    """Discount gamma per agent step (App. Shared Training Protocol)."""
+    target_rate: float = 0.005
+    """Polyak factor tau of all target copies (App. FaStR, Optimization)."""
+    representation_learning_rate: float = 1e-4
+    """Adam's rate for encoders, temperatures and reward head (App. FaStR, Optimization)."""
+    critic_learning_rate: float = 3e-4
+    """Adam's rate for the twin critics (App. FaStR, Optimization)."""
+    actor_learning_rate: float = 3e-4
+    """Adam's rate for the actor (App. FaStR, Optimization)."""
+    actor_dim: int = 512
+    """Units in each of the actor's three hidden layers (App. FaStR, Architecture)."""
+    exploration_noise: float = 0.2
+    """Standard deviation of the Gaussian noise on collected actions (App. FaStR)."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on target actions (App. FaStR, Optimization)."""
+    target_noise_clip: float = 0.3
+    """Bound of the noise on target actions (App. FaStR, Optimization)."""
+    feature_source: Literal["target", "online"] = "target"
+    """Copy of the representation that critic and actor read at (s, a): the public code's
+    target copy, or Algorithm 1's online one (docs/deviations.md)."""
+    normalize_observations: bool = True
+    """Scale observations by running statistics (App. Shared Training Protocol)."""
+
+    @property
+    def precision(self) -> str:
+        """Arithmetic of matrix products."""
+        return self.representation.precision
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Spectral":
+        """A fresh agent for this environment."""
+        representation_key, critic_key, actor_key = jax.random.split(key, 3)
+        sizes = self.representation
+        critics = jax.vmap(
+            lambda head_key: FourierHead(
+                sizes.feature_dim, sizes.fourier_dim, sizes.head_dim, key=head_key
+            )
+        )(jax.random.split(critic_key))
+        actor_sizes = (spec.state_dim, *[self.actor_dim] * 3, spec.action_dim)
+        # Paper: ELU in the actor (App. FaStR); the public code has ReLU.
+        actor = MLP(actor_sizes, jax.nn.elu, key=actor_key)
+        representation = Trainable.of(
+            sizes.init(spec, representation_key), Adam(self.representation_learning_rate)
+        )
+        return Spectral.of(
+            self,
+            representation,
+            Trainable.of(critics, Adam(self.critic_learning_rate)),
+            Trainable.of(actor, Adam(self.actor_learning_rate)),
+        )
+
+
+class Target(eqx.Module):
+    """Slowly moving copies of all networks, as flat vectors."""
+
+    representation: Float[Array, " parameter"]
+    critics: Float[Array, " parameter"]
+    actor: Float[Array, " parameter"]
+
+
+class DeterministicPolicy(AbstractPolicy):
+    """tanh of a network on the state alone (App. FaStR, Architecture)."""
+
+    parameters: Float[Array, " parameter"]
+    layout: Layout[MLP] = eqx.field(static=True)
+
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
+        """The action in this state."""
+        return jnp.tanh(self.layout.unravel(self.parameters)(state))
+
+
+def twin_q(
+    critics: FourierHead, features: Float[Array, "batch feature"]
+) -> Float[Array, "2 batch"]:
+    """Both critics at every feature."""
+    return jax.vmap(lambda critic: jax.vmap(critic)(features))(critics)
+
+
+class Spectral(AbstractAgent):
+    """Representation, twin critics and actor, with target copies of all three."""
+
+    representation: Trainable[AbstractRepresentation]
+    critics: Trainable[FourierHead]
+    actor: Trainable[MLP]
+    target: Target
+    config: SpectralConfig = eqx.field(static=True)
+
+    @classmethod
+    def of(
+        cls,
+        config: SpectralConfig,
+        representation: Trainable[AbstractRepresentation],
+        critics: Trainable[FourierHead],
+        actor: Trainable[MLP],
+    ) -> "Spectral":
+        """An agent whose target copies start at the online networks."""
+        target = Target(representation.parameters, critics.parameters, actor.parameters)
+        return cls(representation, critics, actor, target, config)
+
+    def policy(self) -> DeterministicPolicy:
+        """The online actor."""
+        return DeterministicPolicy(self.actor.parameters, self.actor.layout)
+
+    def explore(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
+        """The policy's action plus Gaussian noise, clipped to [-1, 1]."""
+        action = self.policy()(state)
+        noise = self.config.exploration_noise * jax.random.normal(key, action.shape)
+        return jnp.clip(action + noise, -1.0, 1.0)
+
+    def update(
+        self,
+        batch: Transition,
+        key: PRNGKeyArray,
+        step: Int[Array, ""],  # noqa: ARG002  (every update is the same)
+    ) -> tuple["Spectral", Float[Array, " batch"], Metrics]:
+        """Algorithm 1: representation, critics, actor, targets; one batch for all."""
+        representation_key, target_key = jax.random.split(key)
+        representation, learned = self.representation.step(
+            lambda net: net.loss(batch, representation_key)
+        )
+        frozen = self.target_representation
+        if self.config.feature_source == "online":
+            frozen = representation.net
+        td_target = self.td_target(batch, target_key)
+        features = jax.vmap(frozen.feature)(batch.state, batch.action)
+        td_error = td_target - twin_q(self.critics.net, features)
+        critics, fitted = self.critics.step(lambda net: critic_loss(net, features, td_target))
+        actor, gained = self.actor.step(
+            lambda net: actor_loss(net, critics.net, frozen, batch.state)
+        )
+        rate = self.config.target_rate
+        target = Target(
+            polyak(self.target.representation, representation.parameters, rate),
+            polyak(self.target.critics, critics.parameters, rate),
+            polyak(self.target.actor, actor.parameters, rate),
+        )
+        agent = replace(
+            self, representation=representation, critics=critics, actor=actor, target=target
+        )
+        return agent, jnp.max(jnp.abs(td_error), axis=0), learned | fitted | gained
+
+    @property
+    def target_representation(self) -> AbstractRepresentation:
+        """The representation's target copy."""
+        return self.representation.layout.unravel(self.target.representation)
+
+    def td_target(self, batch: Transition, key: PRNGKeyArray) -> Float[Array, " batch"]:
+        """r + discount * min_k Q_k(psi(s', pi(s') + clipped noise)); all from the targets.
+
+        Paper: Algorithm 1, line 4, sketches one Q and the online actor; the text has twin critics
+        and target smoothing.
+        """
+        policy = DeterministicPolicy(self.target.actor, self.actor.layout)
+        actions = jax.vmap(policy)(batch.next_state)
+        noise = self.config.target_noise * jax.random.normal(key, actions.shape)
+        bound = self.config.target_noise_clip
+        actions = jnp.clip(actions + jnp.clip(noise, -bound, bound), -1.0, 1.0)
+        features = jax.vmap(self.target_representation.feature)(batch.next_state, actions)
+        values = twin_q(self.critics.layout.unravel(self.target.critics), features)
+        return batch.reward + self.config.discount * batch.continues * jnp.min(values, axis=0)
+
+    def networks(self) -> dict[str, PyTree]:
+        """Every online parameter once, under the name of the network it belongs to."""
+        return self.representation.net.networks() | {
+            "critics": self.critics.net,
+            "actor": self.actor.net,
+        }
+
+
+def critic_loss(
+    critics: FourierHead,
+    features: Float[Array, "batch feature"],
+    td_target: Float[Array, " batch"],
+) -> tuple[Float[Array, ""], Metrics]:
+    """Sum over the twins of the mean squared error (Algorithm 1, line 5)."""
+    values = twin_q(critics, features)
+    loss = jnp.sum(jnp.mean(jnp.square(values - td_target), axis=1))
+    return loss, {"critic_loss": loss, "q_mean": jnp.mean(values)}
+
+
+def actor_loss(
+    actor: MLP,
+    critics: FourierHead,
+    representation: AbstractRepresentation,
+    states: Float[Array, "batch state"],
+) -> tuple[Float[Array, ""], Metrics]:
+    """-mean Q(psi(s, pi(s))) over batch and twins (Algorithm 1, line 6).
+
+    # Paper: the stop-gradient around phi_a(pi(s)) would leave the actor no gradient at all. It is
+    # read as holding the encoders' parameters fixed; the gradient reaches pi through phi_a.
+    """
+    actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(states)
+    features = jax.vmap(representation.feature)(states, actions)
+    loss = -jnp.mean(twin_q(critics, features))
+    return loss, {"actor_loss": loss}

@@ -1,0 +1,198 @@
+"""A training run as one value: what to learn, on which task, under which protocol."""
+
+import dataclasses
+import typing
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fastr.agents.spectral import SpectralConfig
+from fastr.errors import UserError
+from fastr.representations.cp import CPConfig
+from fastr.representations.joint import JointConfig
+
+Method = Literal["fastr", "ctrl-sr"]
+Preset = Literal["paper", "quick"]
+
+METHODS: dict[str, SpectralConfig] = {
+    "fastr": SpectralConfig(representation=CPConfig()),
+    "ctrl-sr": SpectralConfig(representation=JointConfig()),
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train one agent per seed on one task (App. Shared Training Protocol)."""
+
+    task: str
+    """DM Control Suite task (humanoid-walk), Gymnasium environment (gym:HalfCheetah-v5), or an
+    environment of your own (my_package:MyRobot-v0)."""
+    method: Method
+    """What to train: fastr (the paper's factorized representation) or ctrl-sr (its joint one)."""
+    preset: Preset
+    """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
+    agent: SpectralConfig
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 42)
+    """Seeds, all trained side by side in one program (App. Shared Training Protocol)."""
+    frames: int = 1_000_000
+    """Budget in frames, i.e. simulator steps; one agent step is frame-skip frames."""
+    frame_skip: int = 2
+    """Frames each action is repeated for; their rewards are summed (action repeat)."""
+    random_frames: int = 10_000
+    """Frames of uniformly random actions before the first update (warm start)."""
+    eval_frames: int = 10_000
+    """Frames between evaluations of the deterministic policy."""
+    eval_episodes: int = 10
+    """Episodes per evaluation and seed."""
+    replay_capacity: int = 1_000_000
+    """Transitions the replay holds per seed; the oldest make room."""
+    checkpoint_frames: int = 100_000
+    """Frames between checkpoints; 0 keeps only the one at the end."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints that are kept."""
+
+    def __post_init__(self):
+        for problem, wrong in self._problems():
+            if wrong:
+                raise UserError(problem)
+
+    def _problems(self) -> list[tuple[str, bool]]:
+        """What can be wrong with the protocol's numbers, and whether it is."""
+        skip = self.frame_skip
+        positive = {
+            name: getattr(self, name)
+            for name in ("frames", "frame_skip", "eval_frames", "eval_episodes", "replay_capacity")
+        }
+        problems = [
+            (f"--{option(name)} is {value}; it must be at least 1.", value < 1)
+            for name, value in positive.items()
+        ]
+        problems += [
+            (
+                f"--{option(name)} is {getattr(self, name)}; it must be a multiple of "
+                f"--frame-skip {skip} and not negative.",
+                skip > 0 and (getattr(self, name) % skip != 0 or getattr(self, name) < 0),
+            )
+            for name in ("frames", "random_frames", "eval_frames", "checkpoint_frames")
+        ]
+        repeated = sorted({seed for seed in self.seeds if self.seeds.count(seed) > 1})
+        return [
+            *problems,
+            ("--seeds is empty; give at least one seed.", not self.seeds),
+            (f"--seeds names {repeated} twice; each seed must be given once.", bool(repeated)),
+            (
+                f"--seeds {list(self.seeds)}: every seed must be from 0 to 2147483647.",
+                any(not 0 <= seed < 2**31 for seed in self.seeds),
+            ),
+            (
+                f"--random-frames {self.random_frames} leaves nothing to learn from before the "
+                f"first update; it must be at least --frame-skip {skip}.",
+                self.random_frames < skip,
+            ),
+            (
+                f"--keep-checkpoints is {self.keep_checkpoints}; it must be at least 1.",
+                self.keep_checkpoints < 1,
+            ),
+        ]
+
+    @property
+    def agent_steps(self) -> int:
+        """Steps of the loop: frame 0 and the last frame both count, 500,001 for 1M frames."""
+        return self.frames // self.frame_skip + 1
+
+    @property
+    def random_steps(self) -> int:
+        """Agent steps with random actions; also the step of the first update."""
+        return self.random_frames // self.frame_skip
+
+    @property
+    def updates(self) -> int:
+        """Updates in the whole run: one per agent step after the random ones."""
+        return max(0, self.agent_steps - self.random_steps)
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations in the whole run, the one at frame 0 included."""
+        return self.frames // self.eval_frames + 1
+
+    @property
+    def capacity(self) -> int:
+        """Rows of replay to allocate: never more than the run will write."""
+        return min(self.replay_capacity, self.agent_steps)
+
+
+def option(name: str) -> str:
+    """A field's name as the command line spells it."""
+    return name.replace("_", "-")
+
+
+def preset(task: str, method: Method, name: Preset) -> TrainConfig:
+    """The configuration of a method under a preset."""
+    paper = TrainConfig(task=task, method=method, preset=name, agent=METHODS[method])
+    if name == "paper":
+        return paper
+    representation = replace(
+        paper.agent.representation,
+        feature_dim=128,
+        hidden_dim=128,
+        noise_levels=5,
+        fourier_dim=256,
+        head_dim=128,
+    )
+    return replace(
+        paper,
+        agent=replace(paper.agent, representation=representation, batch_size=128, actor_dim=128),
+        seeds=(0,),
+        frames=60_000,
+        random_frames=2_000,
+        checkpoint_frames=20_000,
+    )
+
+
+def to_json(config: TrainConfig) -> dict[str, Any]:
+    """The configuration as plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_json(values: object) -> TrainConfig:
+    """The configuration that `to_json` wrote; UserError if it is not one."""
+    if not isinstance(values, dict):
+        raise UserError("The configuration is not a JSON object.")
+    for name, known in (("method", METHODS), ("preset", typing.get_args(Preset))):
+        if values.get(name) not in known:
+            raise UserError(
+                f"The configuration's {name} is {values.get(name)!r}; "
+                f"it must be one of {', '.join(known)}."
+            )
+    return _filled(preset("", values["method"], values["preset"]), values, "")
+
+
+def _filled(default: Any, values: dict[str, Any], path: str) -> Any:
+    """The dataclass with each field taken from the values, checked against its default's type."""
+    fields = {field.name for field in dataclasses.fields(default)}
+    if odd := (fields ^ values.keys()):
+        raise UserError(
+            f"The configuration lacks or has one too many of: {', '.join(sorted(odd))}."
+        )
+    return replace(
+        default,
+        **{
+            name: _checked(getattr(default, name), value, f"{path}{name}")
+            for name, value in values.items()
+        },
+    )
+
+
+def _checked(default: Any, value: Any, path: str) -> Any:
+    """The value in the form of its default; UserError if it is of another kind."""
+    if dataclasses.is_dataclass(default) and isinstance(value, dict):
+        return _filled(default, value, f"{path}.")
+    if isinstance(default, tuple) and isinstance(value, list | tuple):
+        if all(type(item) is int for item in value):
+            return tuple(value)
+    elif isinstance(default, float) and type(value) in (int, float):
+        return float(value)
+    elif type(value) is type(default):
+        return value
+    raise UserError(
+        f"The configuration's {path} is {value!r}, which is not a {type(default).__name__}."
+    )

@@ -1,0 +1,194 @@
+"""What one seed owns on the device, and the compiled programs that move all seeds at once."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from fastr.agents.base import AbstractAgent, AbstractPolicy
+from fastr.agents.spectral import SpectralConfig
+from fastr.moments import Moments
+from fastr.replay import Replay
+from fastr.spec import EnvSpec
+from fastr.types import Metrics, Transition
+
+AgentConfig = SpectralConfig
+
+# Random streams of one seed: each is folded in once, then the clock.
+INITIALISATION, EXPLORATION, UPDATES = range(3)
+
+
+class NormalizedPolicy(AbstractPolicy):
+    """A policy that sees observations through fixed statistics."""
+
+    policy: AbstractPolicy
+    mean: Float[Array, " state"]
+    std: Float[Array, " state"]
+
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
+        """The action for a raw observation."""
+        return self.policy((state - self.mean) / self.std)
+
+
+class Learner(eqx.Module):
+    """One seed: its agent, its transitions, its observation statistics."""
+
+    agent: AbstractAgent
+    replay: Replay
+    moments: Moments
+    seed: Int[Array, ""]
+    broken_at: Int[Array, ""]
+    """The first update with a metric that is not finite, or -1."""
+    config: AgentConfig = eqx.field(static=True)
+    spec: EnvSpec = eqx.field(static=True)
+
+    @classmethod
+    def init(
+        cls, config: AgentConfig, spec: EnvSpec, capacity: int, seed: Int[Array, ""]
+    ) -> "Learner":
+        """A fresh learner; everything random in its life follows from the seed."""
+        agent = config.init(spec, stream(seed, INITIALISATION, jnp.zeros((), int)))
+        replay = Replay.empty(capacity, spec.row_dim)
+        broken_at = jnp.full((), -1)
+        return cls(agent, replay, Moments.empty(spec.state_dim), seed, broken_at, config, spec)
+
+    def observe(self, row: Float[Array, " row"], steps: Int[Array, ""]) -> "Learner":
+        """With one more transition, after `steps` others."""
+        moments = self.moments.update(row[: self.spec.state_dim])
+        return replace(self, replay=self.replay.add(row, steps), moments=moments)
+
+    def explore(
+        self, state: Float[Array, " state"], steps: Int[Array, ""], random_steps: int
+    ) -> Float[Array, " action"]:
+        """The behaviour action at this agent step; uniform during the random phase."""
+        key = stream(self.seed, EXPLORATION, steps)
+        return jax.lax.cond(
+            steps < random_steps,
+            lambda: jax.random.uniform(key, (self.spec.action_dim,), minval=-1.0, maxval=1.0),
+            lambda: self.agent.explore(self.normalize(state), key),
+        )
+
+    def improve(self, steps: Int[Array, ""], updates: Int[Array, ""]) -> tuple["Learner", Metrics]:
+        """One update on a batch of the `steps` transitions seen, after `updates` others."""
+        sample_key, update_key = jax.random.split(stream(self.seed, UPDATES, updates))
+        rows = self.replay.sample(self.config.batch_size, steps, sample_key)
+        raw = Transition.unpack(rows, self.spec)
+        batch = replace(
+            raw, state=self.normalize(raw.state), next_state=self.normalize(raw.next_state)
+        )
+        agent, _, metrics = self.agent.update(batch, update_key, updates)
+        metrics["observation_max"] = jnp.max(jnp.abs(batch.state))
+        finite = jnp.all(jnp.isfinite(jnp.stack(list(metrics.values()))))
+        broken_at = jnp.where((self.broken_at < 0) & ~finite, updates, self.broken_at)
+        return replace(self, agent=agent, broken_at=broken_at), metrics
+
+    def normalize(self, states: Float[Array, "*batch state"]) -> Float[Array, "*batch state"]:
+        """States as the agent sees them."""
+        if self.config.normalize_observations:
+            return self.moments.normalize(states)
+        return states
+
+    def policy(self) -> AbstractPolicy:
+        """The greedy policy on raw observations."""
+        if self.config.normalize_observations:
+            return NormalizedPolicy(self.agent.policy(), self.moments.mean, self.moments.std)
+        return self.agent.policy()
+
+
+def stream(seed: Int[Array, ""], purpose: int, index: Int[Array, ""]) -> PRNGKeyArray:
+    """The key of one seed for one purpose at one moment; no state to carry or to save."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), index)
+
+
+class Cohort(eqx.Module):
+    """All seeds of a run, and the clock they share."""
+
+    learners: Learner
+    """Every array has a leading seed axis."""
+    steps: Int[Array, ""]
+    """Transitions each seed has observed."""
+    updates: Int[Array, ""]
+
+
+class Engine:
+    """The compiled programs of a run: each moves every seed by one step, in place."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        spec: EnvSpec,
+        seeds: Sequence[int],
+        *,
+        capacity: int,
+        random_steps: int,
+    ):
+        self.config, self.spec, self.seeds = config, spec, tuple(seeds)
+        self.capacity, self.random_steps = capacity, random_steps
+        self.sharding = seed_sharding(len(seeds))
+        self.metric_names = self._metric_names()
+        self.explore = jax.jit(self._explore)
+        self.interact = jax.jit(self._interact, donate_argnums=0)
+        self.improve = jax.jit(self._improve, donate_argnums=0)
+        self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.learners))
+
+    def init(self) -> Cohort:
+        """All seeds at their beginning."""
+        seeds = jax.device_put(np.asarray(self.seeds, np.int32), self.sharding)
+        # Under jit, so that a target and its online network are two buffers: donation needs that.
+        return jax.jit(self._init)(seeds)
+
+    def _init(self, seeds: Int[Array, " seed"]) -> Cohort:
+        learners = jax.vmap(lambda seed: self._learner(seed))(seeds)
+        return Cohort(learners, jnp.zeros((), int), jnp.zeros((), int))
+
+    def _learner(self, seed: Int[Array, ""]) -> Learner:
+        return Learner.init(self.config, self.spec, self.capacity, seed)
+
+    def _metric_names(self) -> tuple[str, ...]:
+        zero = jax.ShapeDtypeStruct((), jnp.int32)
+        _, metrics = jax.eval_shape(
+            lambda seed, step: self._learner(seed).improve(step, step), zero, zero
+        )
+        return tuple(metrics)
+
+    def _explore(
+        self, cohort: Cohort, states: Float[Array, "seed state"]
+    ) -> Float[Array, "seed action"]:
+        """The first actions, before anything was observed."""
+        act = jax.vmap(Learner.explore, in_axes=(0, 0, None, None))
+        return act(cohort.learners, states, cohort.steps, self.random_steps)
+
+    def _interact(
+        self, cohort: Cohort, rows: Float[Array, "seed row"], states: Float[Array, "seed state"]
+    ) -> tuple[Cohort, Float[Array, "seed action"]]:
+        """Take in the last transitions, then act on the states that followed."""
+        observe = jax.vmap(Learner.observe, in_axes=(0, 0, None))
+        learners = observe(cohort.learners, rows, cohort.steps)
+        cohort = replace(cohort, learners=learners, steps=cohort.steps + 1)
+        return cohort, self._explore(cohort, states)
+
+    def _improve(self, cohort: Cohort) -> tuple[Cohort, Float[Array, "seed metric"]]:
+        """One update of every seed; the metrics in the order of `metric_names`."""
+        with self.matmul_precision():
+            improve = jax.vmap(Learner.improve, in_axes=(0, None, None))
+            learners, metrics = improve(cohort.learners, cohort.steps, cohort.updates)
+        packed = jnp.stack([metrics[name] for name in self.metric_names], axis=1)
+        return replace(cohort, learners=learners, updates=cohort.updates + 1), packed
+
+    def matmul_precision(self) -> AbstractContextManager:
+        """The arithmetic of all float32 matrix products traced inside."""
+        exact = self.config.precision == "float32"
+        return jax.default_matmul_precision("float32" if exact else "tensorfloat32")
+
+
+def seed_sharding(seeds: int) -> NamedSharding:
+    """The seed axis over as many local devices as divide it evenly."""
+    devices = jax.local_devices()
+    used = max(count for count in range(1, len(devices) + 1) if seeds % count == 0)
+    return NamedSharding(Mesh(np.array(devices[:used]), ("seed",)), PartitionSpec("seed"))

@@ -1,0 +1,230 @@
+"""The networks all methods are built from.
+
+Modules take one example; batches come from `jax.vmap`. Every leaf is an array. Kernels and biases
+start uniform in +-1/sqrt(fan_in), Equinox's own rule for `Linear`.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+LAYER_NORM_EPSILON = 1e-6
+TIME_DIM = 128
+
+Net = TypeVar("Net")
+
+
+def widen(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    """x in float32, or in its own precision where that is higher."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+@jax.custom_vjp
+def mish(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    """x tanh(softplus(x)), from one exponential: with u = exp(x), x u(u+2) / (u(u+2) + 2)."""
+    wide = widen(x)
+    return (wide * mish_gate(wide)[0]).astype(x.dtype)
+
+
+def mish_gate(x: Float[Array, "*any"]) -> tuple[Float[Array, "*any"], Float[Array, "*any"]]:
+    """tanh(softplus(x)) and its derivative; beyond 20 the gate is 1 in float32."""
+    u = jnp.exp(jnp.minimum(x, 20.0))
+    product = u * (u + 2.0)
+    reciprocal = 1.0 / (product + 2.0)
+    return product * reciprocal, 4.0 * u * (u + 1.0) * reciprocal * reciprocal
+
+
+def _mish_forward(x: Array) -> tuple[Array, Array]:
+    return mish(x), x
+
+
+def _mish_backward(x: Array, cotangent: Array) -> tuple[Array]:
+    # Only the input is kept, which its matrix product has to write anyway: the backward pass is
+    # bound by memory, and recomputing an exponential is cheaper than reading a stored one.
+    wide = widen(x)
+    gate, slope = mish_gate(wide)
+    return ((cotangent * (gate + wide * slope)).astype(x.dtype),)
+
+
+mish.defvjp(_mish_forward, _mish_backward)
+
+
+@jax.custom_vjp
+def standardize(
+    x: Float[Array, " hidden"], weight: Float[Array, " hidden"], bias: Float[Array, " hidden"]
+) -> Float[Array, " hidden"]:
+    """Layer normalisation of one vector; statistics in float32."""
+    return _standardize_forward(x, weight, bias)[0]
+
+
+def _standardize_forward(x: Array, weight: Array, bias: Array) -> tuple[Array, tuple]:
+    wide = widen(x)
+    mean = jnp.mean(wide)
+    scale = jax.lax.rsqrt(jnp.mean(jnp.square(wide - mean)) + LAYER_NORM_EPSILON)
+    return ((wide - mean) * scale * weight + bias).astype(x.dtype), (x, mean, scale, weight)
+
+
+def _standardize_backward(residuals: tuple, cotangent: Array) -> tuple[Array, Array, Array]:
+    x, mean, scale, weight = residuals
+    wide = widen(cotangent)
+    unit = (widen(x) - mean) * scale
+    inner = wide * weight
+    centred = inner - jnp.mean(inner) - unit * jnp.mean(inner * unit)
+    return (
+        (centred * scale).astype(x.dtype),
+        (wide * unit).astype(weight.dtype),
+        wide.astype(weight.dtype),
+    )
+
+
+standardize.defvjp(_standardize_forward, _standardize_backward)
+
+
+class LayerNorm(eqx.Module):
+    """Layer normalisation with scale and bias."""
+
+    weight: Float[Array, " hidden"]
+    bias: Float[Array, " hidden"]
+
+    def __init__(self, size: int):
+        self.weight = jnp.ones(size)
+        self.bias = jnp.zeros(size)
+
+    def __call__(self, x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+        """x scaled to mean 0 and variance 1, then scaled and shifted."""
+        return standardize(x, self.weight, self.bias)
+
+
+class MLP(eqx.Module):
+    """Hidden layers of Linear, LayerNorm, activation; then a Linear."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    norms: tuple[LayerNorm, ...]
+    activation: Callable = eqx.field(static=True)
+
+    def __init__(self, sizes: Sequence[int], activation: Callable, *, key: PRNGKeyArray):
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(
+            eqx.nn.Linear(fan_in, fan_out, key=layer_key)
+            for (fan_in, fan_out), layer_key in zip(pairwise(sizes), keys, strict=True)
+        )
+        self.norms = tuple(LayerNorm(size) for size in sizes[1:-1])
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        """The last layer's output, without activation."""
+        for layer, norm in zip(self.layers, self.norms, strict=False):
+            x = self.activation(norm(layer(x)))
+        return self.layers[-1](x)
+
+
+class ResidualBlock(eqx.Module):
+    """x + W2 mish(W1 LN(x)): normalisation inside the branch, none on the skip."""
+
+    norm: LayerNorm
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+
+    def __init__(self, size: int, *, key: PRNGKeyArray):
+        first_key, second_key = jax.random.split(key)
+        self.norm = LayerNorm(size)
+        self.first = eqx.nn.Linear(size, size, key=first_key)
+        self.second = eqx.nn.Linear(size, size, key=second_key)
+
+    def __call__(self, x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+        """The input plus the branch."""
+        return x + self.second(mish(self.first(self.norm(x))))
+
+
+class ResidualMLP(eqx.Module):
+    """Linear, residual blocks, mish, Linear: every encoder of the paper (App. Implementation)."""
+
+    inlet: eqx.nn.Linear
+    blocks: tuple[ResidualBlock, ...]
+    outlet: eqx.nn.Linear
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, blocks: int, *, key: PRNGKeyArray):
+        inlet_key, outlet_key, *block_keys = jax.random.split(key, blocks + 2)
+        self.inlet = eqx.nn.Linear(inputs, hidden, key=inlet_key)
+        self.blocks = tuple(ResidualBlock(hidden, key=block_key) for block_key in block_keys)
+        self.outlet = eqx.nn.Linear(hidden, outputs, key=outlet_key)
+
+    def trunk(self, hidden: Float[Array, " hidden"]) -> Float[Array, " output"]:
+        """All that follows the inlet."""
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.outlet(mish(hidden))
+
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        """The encoding of one input vector."""
+        return self.trunk(self.inlet(x))
+
+
+def sinusoid(level: Float[Array, ""]) -> Float[Array, " time"]:
+    """[cos(t f), sin(t f)] with 64 frequencies f_k = 10000^(-k/63)."""
+    half = TIME_DIM // 2
+    angles = level * jnp.power(10_000.0, -jnp.arange(half) / (half - 1))
+    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)])
+
+
+class TimeEmbedding(eqx.Module):
+    """A noise level as a vector: sinusoids through a two-layer Mish network."""
+
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+
+    def __init__(self, *, key: PRNGKeyArray):
+        first_key, second_key = jax.random.split(key)
+        self.first = eqx.nn.Linear(TIME_DIM, 2 * TIME_DIM, key=first_key)
+        self.second = eqx.nn.Linear(2 * TIME_DIM, TIME_DIM, key=second_key)
+
+    def __call__(self, level: Float[Array, ""]) -> Float[Array, " time"]:
+        """The embedding of one level index (0, 1, 2, ..., not rescaled)."""
+        return self.second(mish(self.first(sinusoid(level))))
+
+
+class FourierHead(eqx.Module):
+    """A scalar from a spectral feature: LN, learnable Fourier features, one hidden layer.
+
+    [sin(Wx + b), cos(Wx + b)] kernelises the feature (Sec. "Learning a trilinear transition-ratio
+    score"); W starts random and is trained, as in all public code of this line of work.
+    """
+
+    norm: LayerNorm
+    projection: eqx.nn.Linear
+    hidden: eqx.nn.Linear
+    hidden_norm: LayerNorm
+    outlet: eqx.nn.Linear
+
+    def __init__(self, inputs: int, fourier: int, hidden: int, *, key: PRNGKeyArray):
+        projection_key, hidden_key, outlet_key = jax.random.split(key, 3)
+        self.norm = LayerNorm(inputs)
+        self.projection = eqx.nn.Linear(inputs, fourier // 2, key=projection_key)
+        self.hidden = eqx.nn.Linear(fourier, hidden, key=hidden_key)
+        self.hidden_norm = LayerNorm(hidden)
+        self.outlet = eqx.nn.Linear(hidden, "scalar", key=outlet_key)
+
+    def fourier(self, feature: Float[Array, " feature"]) -> Float[Array, " fourier"]:
+        """Sines and cosines of the projected, normalised feature."""
+        angles = self.projection(self.norm(feature))
+        return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)])
+
+    def __call__(self, feature: Float[Array, " feature"]) -> Float[Array, ""]:
+        """The value of one feature."""
+        hidden = self.hidden_norm(self.hidden(self.fourier(feature)))
+        return self.outlet(jax.nn.elu(hidden))
+
+
+def l2_normalize(x: Float[Array, " feature"]) -> Float[Array, " feature"]:
+    """x over its Euclidean norm; zero stays zero, with a finite gradient."""
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x)), 1e-16))
+
+
+def cast(net: Net, dtype: jnp.dtype) -> Net:
+    """The network with its parameters in another precision."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), net)

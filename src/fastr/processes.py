@@ -1,0 +1,34 @@
+"""How worker processes start: light, alone on their core, deaf to Ctrl-C."""
+
+import contextlib
+import os
+import signal
+import sys
+import types
+from collections.abc import Iterator
+
+# One core per worker: threads for its small matrices would only fight over the others.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@contextlib.contextmanager
+def light_start(**environment: str) -> Iterator[None]:
+    """Set what processes started in here inherit, then put everything back."""
+    wanted = ONE_THREAD | environment
+    before = {name: os.environ.get(name) for name in wanted}
+    # Spawn runs the parent's main module again in the child. That would import JAX there, and
+    # would start the training again from a script that does not guard its main part.
+    main = sys.modules["__main__"]
+    # Ctrl-C reaches the whole process group: a worker must not answer even while it is importing.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

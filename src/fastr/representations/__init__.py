@@ -1,0 +1,1 @@
+"""Spectral representations: how the feature of a state-action pair is learned."""

@@ -1,0 +1,26 @@
+"""The one seam between representations and the actor-critic on top of them."""
+
+import abc
+
+import equinox as eqx
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from fastr.types import Metrics, Transition
+
+
+class AbstractRepresentation(eqx.Module):
+    """Learns a feature in which the dynamics are linear, Eq. (linear-mdp)."""
+
+    @abc.abstractmethod
+    def feature(
+        self, state: Float[Array, " state"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """The spectral feature of one state-action pair."""
+
+    @abc.abstractmethod
+    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """The objective whose minimiser is the factorization."""
+
+    @abc.abstractmethod
+    def networks(self) -> dict[str, PyTree]:
+        """Every parameter once, under the name of the network it belongs to."""

@@ -1,0 +1,58 @@
+"""FaStR: the transition kernel as a three-way CP tensor, one encoder per mode (Sec. Method)."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from fastr.representations.base import AbstractRepresentation
+from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig
+from fastr.spec import EnvSpec
+from fastr.types import Metrics, Transition
+
+
+@dataclass(frozen=True)
+class CPConfig(RankingConfig):
+    """FaStR's representation: psi(s, a) = phi_s(s) * phi_a(a), Eq. (cp)."""
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "CP":
+        """Fresh encoders for this environment."""
+        state_key, action_key, contrast_key = jax.random.split(key, 3)
+        return CP(
+            FactorEncoder(spec.state_dim, self, key=state_key),
+            FactorEncoder(spec.action_dim, self, key=action_key),
+            Contrast(spec, self, key=contrast_key),
+        )
+
+
+class CP(AbstractRepresentation):
+    """State, action and next-state factors, joined by a Hadamard product, Eq. (cp)."""
+
+    state_encoder: FactorEncoder
+    action_encoder: FactorEncoder
+    contrast: Contrast
+
+    def feature(
+        self, state: Float[Array, " state"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """psi(s, a) = phi_s(s) * phi_a(a), in the form of the score."""
+        return self.contrast.anchor(self.state_encoder(state) * self.action_encoder(action))
+
+    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """Eq. (nce) for the trilinear score, plus reward regression, Eq. (reward)."""
+        state_factors = jax.vmap(self.state_encoder)(batch.state)
+        action_factors = jax.vmap(self.action_encoder)(batch.action)
+        features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
+        loss, metrics = self.contrast.loss(features, batch, key)
+        # psi has a scale gauge per coordinate that no loss pins: watch the factors' norms.
+        norms = {
+            "state_factor_norm": jnp.mean(jnp.linalg.norm(state_factors, axis=-1)),
+            "action_factor_norm": jnp.mean(jnp.linalg.norm(action_factors, axis=-1)),
+        }
+        return loss, metrics | norms
+
+    def networks(self) -> dict[str, PyTree]:
+        """Every parameter once, under the name of the network it belongs to."""
+        own = {"state_encoder": self.state_encoder, "action_encoder": self.action_encoder}
+        return own | self.contrast.networks()

@@ -1,0 +1,47 @@
+"""CTRL-SR: one encoder of the concatenated state and action (App. CTRL-SR)."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from fastr.representations.base import AbstractRepresentation
+from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig
+from fastr.spec import EnvSpec
+from fastr.types import Metrics, Transition
+
+
+@dataclass(frozen=True)
+class JointConfig(RankingConfig):
+    """CTRL-SR's representation: a monolithic encoder phi([s; a]), Eq. (linear-mdp)."""
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Joint":
+        """A fresh encoder for this environment."""
+        encoder_key, contrast_key = jax.random.split(key)
+        return Joint(
+            FactorEncoder(spec.state_dim + spec.action_dim, self, key=encoder_key),
+            Contrast(spec, self, key=contrast_key),
+        )
+
+
+class Joint(AbstractRepresentation):
+    """A bilinear score phi(s, a)^T mu(s'; beta), Eq. (nce-prelim)."""
+
+    encoder: FactorEncoder
+    contrast: Contrast
+
+    def feature(
+        self, state: Float[Array, " state"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """phi([s; a]), in the form of the score."""
+        return self.contrast.anchor(self.encoder(jnp.concatenate([state, action])))
+
+    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """Eq. (nce-prelim) for the bilinear score, plus reward regression."""
+        features = jax.vmap(self.feature)(batch.state, batch.action)
+        return self.contrast.loss(features, batch, key)
+
+    def networks(self) -> dict[str, PyTree]:
+        """Every parameter once, under the name of the network it belongs to."""
+        return {"joint_encoder": self.encoder} | self.contrast.networks()

@@ -1,0 +1,211 @@
+"""Ranking perturbed noise-contrastive estimation, Eq. (nce-prelim) and Eq. (nce).
+
+What all contrastive representations share: the variance-preserving perturbation of next states, the
+next-state factor conditioned on the noise level, the ranking loss, and the reward head.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from fastr.networks import (
+    TIME_DIM,
+    FourierHead,
+    LayerNorm,
+    ResidualMLP,
+    TimeEmbedding,
+    cast,
+    l2_normalize,
+)
+from fastr.spec import EnvSpec
+from fastr.types import Metrics, Transition
+
+Score = Literal["l2", "raw", "layernorm"]
+Precision = Literal["float32", "tf32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class RankingConfig:
+    """Sizes and weights every contrastive representation shares (App. FaStR, Table hyperparams)."""
+
+    feature_dim: int = 512
+    """Coordinates d of the spectral feature (App. FaStR, Architecture)."""
+    hidden_dim: int = 512
+    """Units in every layer of the encoders (App. FaStR, Architecture)."""
+    blocks: int = 2
+    """Residual blocks in every encoder; "i->512->512->d" in the paper is 2 blocks."""
+    noise_levels: int = 25
+    """Levels M of the variance-preserving schedule (App. FaStR, Representation objective)."""
+    score: Score = "l2"
+    """Form of the contrastive score, where the paper is silent (docs/deviations.md): "l2"
+    normalises the feature and learns a temperature per level, "raw" leaves the feature and puts
+    tanh on the next-state factor, "layernorm" normalises each factor's output."""
+    reward_weight: float = 1.0
+    """Weight of the reward regression, lambda_r (App. FaStR, Representation objective)."""
+    fourier_dim: int = 1024
+    """Random Fourier features, sines and cosines together, in critic and reward head (App.
+    FaStR, Architecture)."""
+    head_dim: int = 512
+    """Hidden units after the Fourier features, in critic and reward head (App. FaStR)."""
+    precision: Precision = "float32"
+    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the
+    next-state factor and the scores with float32 parameters, sums and softmax."""
+
+
+def vp_signal(levels: int) -> Float[Array, " level"]:
+    """Share of the signal's variance at t = 1..T: exp(-0.1 t/T - 4.95 (t/T)^2); no clean level."""
+    time = jnp.arange(1, levels + 1) / levels
+    return jnp.exp(-0.1 * time - 4.95 * jnp.square(time))
+
+
+def perturb(
+    states: Float[Array, "batch state"], noise: Float[Array, "level batch state"]
+) -> Float[Array, "level batch state"]:
+    """Each state at each level: sqrt(abar) s' + sqrt(1 - abar) noise."""
+    signal = vp_signal(noise.shape[0])[:, None, None]
+    return jnp.sqrt(signal) * states[None] + jnp.sqrt(1.0 - signal) * noise
+
+
+@jax.custom_vjp
+def ranking_loss(logits: Float[Array, "level batch batch"]) -> Float[Array, ""]:
+    """Mean over levels and anchors of -log softmax at the true candidate, Eq. (nce).
+
+    Row i of a level's logits holds anchor i against every next state of the batch; its own is i.
+    """
+    return _ranking_forward(logits)[0]
+
+
+def _ranking_forward(logits: Array) -> tuple[Array, tuple[Array, Array]]:
+    normalizer = jax.nn.logsumexp(logits, axis=-1)
+    return jnp.mean(normalizer - positives(logits)), (logits, normalizer)
+
+
+def _ranking_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
+    logits, normalizer = residuals
+    softmax = jnp.exp(logits - normalizer[..., None])
+    return ((softmax - jnp.eye(logits.shape[-1])) * (cotangent / normalizer.size),)
+
+
+ranking_loss.defvjp(_ranking_forward, _ranking_backward)
+
+
+def positives(logits: Float[Array, "level batch batch"]) -> Float[Array, "level batch"]:
+    """The logits of the true candidates; a masked sum, which fuses where a gather would not."""
+    return jnp.sum(jnp.where(jnp.eye(logits.shape[-1], dtype=bool), logits, 0.0), axis=-1)
+
+
+class FactorEncoder(eqx.Module):
+    """A residual network whose output the "layernorm" score normalises."""
+
+    encoder: ResidualMLP
+    norm: LayerNorm | None
+
+    def __init__(self, inputs: int, config: RankingConfig, *, key: PRNGKeyArray):
+        self.encoder = ResidualMLP(
+            inputs, config.hidden_dim, config.feature_dim, config.blocks, key=key
+        )
+        self.norm = LayerNorm(config.feature_dim) if config.score == "layernorm" else None
+
+    def trunk(self, hidden: Float[Array, " hidden"]) -> Float[Array, " feature"]:
+        """All that follows the inlet."""
+        output = self.encoder.trunk(hidden)
+        return output if self.norm is None else self.norm(output)
+
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " feature"]:
+        """The factor of one input vector."""
+        return self.trunk(self.encoder.inlet(x))
+
+
+class Contrast(eqx.Module):
+    """The next-state side of the score, m(s'; beta) or mu(s'; beta), and the reward head."""
+
+    next_state_encoder: FactorEncoder
+    time_embedding: TimeEmbedding
+    log_temperature: Float[Array, " level"] | None
+    reward_head: FourierHead
+    config: RankingConfig = eqx.field(static=True)
+
+    def __init__(self, spec: EnvSpec, config: RankingConfig, *, key: PRNGKeyArray):
+        encoder_key, time_key, reward_key = jax.random.split(key, 3)
+        self.next_state_encoder = FactorEncoder(spec.state_dim + TIME_DIM, config, key=encoder_key)
+        self.time_embedding = TimeEmbedding(key=time_key)
+        self.log_temperature = jnp.zeros(config.noise_levels) if config.score == "l2" else None
+        self.reward_head = FourierHead(
+            config.feature_dim, config.fourier_dim, config.head_dim, key=reward_key
+        )
+        self.config = config
+
+    def anchor(self, feature: Float[Array, " feature"]) -> Float[Array, " feature"]:
+        """The state-action feature in the form the score asks for."""
+        return l2_normalize(feature) if self.config.score == "l2" else feature
+
+    def candidates(
+        self, states: Float[Array, "level batch state"]
+    ) -> Float[Array, "level batch feature"]:
+        """The next-state factor m(s'; beta) of perturbed next states."""
+        levels = jnp.arange(states.shape[0], dtype=jnp.float32)
+        embedding = jax.vmap(self.time_embedding)(levels)
+        dtype = jnp.bfloat16 if self.config.precision == "bfloat16" else states.dtype
+        network, states, embedding = cast((self.identified(), states, embedding), dtype)
+        inlet = network.encoder.inlet
+        # W [s'; e(t)] + b by parts: the level's part is the same for the whole batch.
+        state_weight, time_weight = jnp.split(inlet.weight, [states.shape[-1]], axis=1)
+        offset = embedding @ time_weight.T + inlet.bias
+        hidden = states @ state_weight.T + offset[:, None]
+        output = jax.vmap(jax.vmap(network.trunk))(hidden)
+        return jnp.tanh(output) if self.config.score == "raw" else output
+
+    def identified(self) -> FactorEncoder:
+        """The next-state factor with the constant that the ranking loss cannot see held fixed.
+
+        Adding b to every candidate shifts a whole row of logits by feature^T b, so the gradient of
+        that last bias is rounding noise, which Adam would scale up to full steps.
+        """
+        if self.config.score == "raw":
+            return self.next_state_encoder
+        return eqx.tree_at(
+            lambda net: net.encoder.outlet.bias if net.norm is None else net.norm.bias,
+            self.next_state_encoder,
+            replace_fn=jax.lax.stop_gradient,
+        )
+
+    def logits(
+        self, anchors: Float[Array, "batch feature"], states: Float[Array, "level batch state"]
+    ) -> Float[Array, "level batch batch"]:
+        """The score of every anchor with every perturbed next state of every level, in float32."""
+        candidates = self.candidates(states)
+        scores = jnp.einsum(
+            "if,mjf->mij",
+            anchors.astype(candidates.dtype),
+            candidates,
+            preferred_element_type=anchors.dtype,
+        )
+        if self.log_temperature is None:
+            return scores
+        return scores * jnp.exp(-self.log_temperature)[:, None, None]
+
+    def loss(
+        self, anchors: Float[Array, "batch feature"], batch: Transition, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Ranking loss plus weighted reward regression on these features of the batch."""
+        noise = jax.random.normal(key, (self.config.noise_levels, *batch.next_state.shape))
+        logits = self.logits(anchors, perturb(batch.next_state, noise))
+        nce = ranking_loss(logits)
+        reward = jnp.mean(jnp.square(jax.vmap(self.reward_head)(anchors) - batch.reward))
+        metrics = {"nce_loss": nce, "reward_loss": reward}
+        if self.log_temperature is not None:
+            metrics["temperature"] = jnp.mean(jnp.exp(self.log_temperature))
+        return nce + self.config.reward_weight * reward, metrics
+
+    def networks(self) -> dict[str, PyTree]:
+        """Every parameter once, under the name of the network it belongs to."""
+        return {
+            "next_state_encoder": self.next_state_encoder,
+            "time_embedding": self.time_embedding,
+            "temperature": self.log_temperature,
+            "reward_head": self.reward_head,
+        }

@@ -1,0 +1,306 @@
+"""A run directory: what was asked for, what was measured, and the checkpoints to continue from."""
+
+import fcntl
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fastr
+from fastr import checkpoints
+from fastr.checkpoints import ROWS, Checkpoint, Snapshot
+from fastr.errors import UserError
+
+CONFIG = "config.json"
+LOCK = "lock"
+PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "mujoco", "dm_control", "gymnasium")
+
+
+class RunDirectory:
+    """A run on disk, for reading; a writer may be at work on it."""
+
+    def __init__(self, path: Path, config: dict[str, Any]):
+        self.path = path
+        self.config = config
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """Run at this path; UserError if it is none."""
+        return RunDirectory(Path(path), read_config(Path(path)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every measurement, oldest first; a last line that a kill cut short is left out."""
+        lines = rows_content(self.path).split(b"\n")[:-1]
+        return [parsed_row(line, f"{self.path / ROWS} line {i}") for i, line in enumerate(lines, 1)]
+
+    def latest(self) -> Checkpoint:
+        """Newest checkpoint that verifies; UserError if there is none."""
+        return checkpoints.latest(self.path)
+
+
+class RunWriter(RunDirectory):
+    """A run on disk that this process, and no other, writes to until it is closed."""
+
+    def __init__(self, path: Path, config: dict[str, Any], lock: FileIO):
+        super().__init__(path, config)
+        self.lock = lock
+        self.last: Checkpoint | None = None
+        self.rows_file = FileIO(path / ROWS, "a")
+
+    @classmethod
+    def create(cls, path: str | Path, config: dict[str, Any]) -> "RunWriter":
+        """Start a run from {"train": ..., "provenance": ...}; UserError if one is there already."""
+        path = Path(path)
+        config = json.loads(json.dumps(config))
+        check_config(config, path)
+        claim(path)
+        lock = locked(path)
+        try:
+            with write_errors(path):
+                checkpoints.discard_leftovers(path)
+                if (path / CONFIG).exists():
+                    refuse_recorded(path, config)
+                checkpoints.write_bytes(path / CONFIG, json.dumps(config, indent=2).encode())
+                # All it can hold is a line that a kill cut short.
+                (path / ROWS).write_bytes(b"")
+                return cls(path, config, lock)
+        except BaseException:
+            lock.close()
+            raise
+
+    @classmethod
+    def resume(cls, path: str | Path) -> tuple["RunWriter", Checkpoint]:
+        """Continue from the newest sound checkpoint; whatever was written after it is cut off."""
+        path = Path(path)
+        config = read_config(path)
+        lock = locked(path)
+        try:
+            with write_errors(path):
+                checkpoints.discard_leftovers(path)
+                checkpoint = checkpoints.latest(path)
+                # In this order a kill in between leaves spare rows, which the next resume cuts.
+                checkpoints.discard_after(checkpoint)
+                writer = cls(path, config, lock)
+                writer.rows_file.truncate(checkpoint.rows_bytes)
+            writer.last = checkpoint
+            return writer, checkpoint
+        except BaseException:
+            lock.close()
+            raise
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Record one measurement; numbers that are not finite become null."""
+        line = json.dumps(json_value(row), allow_nan=False).encode() + b"\n"
+        with write_errors(self.path / ROWS):
+            size = os.fstat(self.rows_file.fileno()).st_size
+            if self.rows_file.write(line) != len(line):
+                # A full disk: the next line would be glued to the beginning of this one.
+                self.rows_file.truncate(size)
+                raise OSError("the disk took only part of a line")
+
+    def save(self, snapshot: Snapshot, *, keep: int) -> Checkpoint:
+        """Write a checkpoint and delete all but the newest `keep`; UserError on a write error."""
+        if keep < 1:
+            raise ValueError(f"{keep=} would delete every checkpoint")
+        self.last = checkpoints.save(self.path, snapshot, last=self.last)
+        with write_errors(self.path):
+            checkpoints.prune(self.path, keep=keep)
+        return self.last
+
+    def close(self) -> None:
+        """Let other processes write to this run."""
+        self.rows_file.close()
+        self.lock.close()
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn a failure of the file system into a UserError that names what could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror or error}).") from error
+
+
+def locked(path: Path) -> FileIO:
+    """Lock file of a run, held until it is closed or this process ends."""
+    with write_errors(path / LOCK):
+        lock = FileIO(path / LOCK, "a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            holder = lock.read(20).decode(errors="replace").strip() or "unknown"
+            lock.close()
+            raise UserError(
+                f"{path} is in use by process {holder}; stop it or choose another --out."
+            ) from error
+        except BaseException:
+            lock.close()
+            raise
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n".encode())
+    return lock
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Content of config.json at this path; UserError if there is none."""
+    file = path / CONFIG
+    try:
+        config = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{path} is not a run directory: it has no {CONFIG}.") from error
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON, so {path} is not a run directory.") from error
+    check_config(config, path)
+    return config
+
+
+def check_config(config: object, path: Path) -> None:
+    """Raise UserError unless the configuration has its two parts."""
+    parts = config if isinstance(config, dict) else {}
+    if not all(isinstance(parts.get(part), dict) for part in ("train", "provenance")):
+        raise UserError(f'{path / CONFIG} is not a run\'s: it needs "train" and "provenance".')
+
+
+def claim(path: Path) -> None:
+    """Make the directory; UserError if something is there that is not a run."""
+    with write_errors(path):
+        if path.is_file():
+            raise UserError(f"{path} is a file; choose another --out.")
+        path.mkdir(parents=True, exist_ok=True)
+        names = {entry.name for entry in path.iterdir()}
+    # A writer killed at its very start leaves no more than these.
+    others = {name for name in names - {LOCK} if not name.startswith(checkpoints.TEMPORARY)}
+    if others and CONFIG not in names:
+        raise UserError(f"{path} is neither empty nor a run directory; choose another --out.")
+
+
+def refuse_recorded(path: Path, config: dict[str, Any]) -> None:
+    """Raise UserError if the run at this path is another one, or has recorded something."""
+    different = first_difference(read_config(path)["train"], config["train"])
+    if different:
+        raise UserError(f"{path} holds another run: {different}; choose another --out.")
+    if checkpoints.saved_frames(path):
+        raise UserError(f"{path} exists: use `fastr resume {path}` or choose another --out.")
+    if b"\n" in rows_content(path):
+        raise UserError(f"{path} has rows but no checkpoint: delete it or choose another --out.")
+
+
+def first_difference(recorded: Any, wanted: Any, field: str = "") -> str | None:
+    """First field in which two JSON values differ, with both of its values."""
+    if not (isinstance(recorded, dict) and isinstance(wanted, dict)):
+        there, here = json.dumps(recorded), json.dumps(wanted)
+        return None if there == here else f"{field} is {there} there and {here} here"
+    for key in recorded | wanted:
+        inner = f"{field}.{key}" if field else key
+        if key not in recorded or key not in wanted:
+            return f"{inner} is only {'here' if key in wanted else 'there'}"
+        if different := first_difference(recorded[key], wanted[key], inner):
+            return different
+    return None
+
+
+def rows_content(path: Path) -> bytes:
+    """Bytes of a run's rows; none if there is no such file yet."""
+    try:
+        return (path / ROWS).read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise UserError(f"{path / ROWS} cannot be read ({error.strerror}).") from error
+
+
+def parsed_row(line: bytes, place: str) -> dict[str, Any]:
+    """JSON object in one line; UserError with its place if there is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place} is not JSON; the file is damaged.") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{place} is not a JSON object; the file is damaged.")
+    return row
+
+
+def json_value(value: Any) -> Any:
+    """Value with numpy numbers as Python's, and null for numbers that JSON cannot write."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {key: json_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def provenance() -> dict[str, Any]:
+    """Origin of a run: versions, commit, hardware, command line and time."""
+    return {
+        "fastr": fastr.__version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: package_version(name) for name in PACKAGES},
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "command": list(sys.argv),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def package_version(name: str) -> str | None:
+    """Installed version of a package, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> dict[str, Any] | None:
+    """Source tree's commit and whether files differ from it, or None outside a checkout."""
+    # An installed copy may lie inside another project's checkout, whose commit says nothing.
+    if git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    revision, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    return {"revision": revision, "dirty": changes != ""} if revision else None
+
+
+def git(*arguments: str) -> str | None:
+    """Output of git about the source tree, or None if it fails or is not installed."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def cpu_model() -> str:
+    """Processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

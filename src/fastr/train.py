@@ -1,0 +1,302 @@
+"""The training loop: act, learn while the simulators run, evaluate, record, save.
+
+Per agent step the order is that of the paper's protocol, with one thing moved so that nothing waits:
+the update of step t is dispatched before the simulators take step t, so it samples from the
+transitions up to t - 1.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from fastr.checkpoints import Checkpoint, Snapshot
+from fastr.config import TrainConfig
+from fastr.errors import RunError
+from fastr.evaluate import Evaluation, Evaluator, evaluation_workers
+from fastr.learner import Cohort, Engine
+from fastr.policies import snapshots
+from fastr.pool import EnvPool, Steps
+from fastr.runs import RunWriter
+
+# How often the host looks whether a loss has turned non-finite, in agent steps.
+HEALTH_STEPS = 500
+
+
+@dataclass
+class Host:
+    """What the host alone knows of the environments, and must know again after a resume."""
+
+    next_step: int
+    """The agent step to take next."""
+    seconds: float
+    """Wall-clock of the run so far, stops left out."""
+    episodes: list[int]
+    """The number of each seed's current episode."""
+    returns: list[float]
+    """The return of each seed's current episode so far."""
+    evaluated: int
+    """Evaluations started."""
+    actions: list[list[np.ndarray]] = field(default_factory=list)
+    """Each seed's actions in its current episode: replayed, they rebuild the simulator's state."""
+
+
+class Trainer:
+    """One run in progress: the device's state, the host's state, and the processes beside them."""
+
+    def __init__(self, config: TrainConfig, run: RunWriter, pool: EnvPool, evaluator: Evaluator):
+        self.config, self.run, self.pool, self.evaluator = config, run, pool, evaluator
+        self.engine = Engine(
+            config.agent,
+            pool.spec,
+            config.seeds,
+            capacity=config.capacity,
+            random_steps=config.random_steps,
+        )
+        self.cohort: Cohort = self.engine.init()
+        seeds = len(config.seeds)
+        self.host = Host(0, 0.0, [0] * seeds, [0.0] * seeds, 0, [[] for _ in range(seeds)])
+        self.rows = np.zeros((0, pool.spec.row_dim), np.float32)
+        """The last transition of every seed, on its way to the device."""
+        self.states = np.zeros((0, pool.spec.state_dim), np.float32)
+        self.metrics: jax.Array | None = None
+        self.evaluation: tuple[int, Evaluation] | None = None
+        self.saved_steps = 0
+        self.listeners: list[Callable[[dict[str, Any]], None]] = [run.append]
+
+    def begin(self, checkpoint: Checkpoint | None) -> None:
+        """Start at frame 0, or where the checkpoint was made."""
+        if checkpoint is None:
+            self.states = self.pool.reset(self.host.episodes)
+        else:
+            self.restore(checkpoint)
+        self.clock = time.monotonic() - self.host.seconds
+
+    def loop(self, stopped: Callable[[], bool]) -> None:
+        """Run to the end of the budget, or until asked to stop; then save."""
+        while self.host.next_step < self.config.agent_steps and not stopped():
+            self.step()
+        self.record_evaluation()
+        self.check_health()
+        if self.host.next_step > self.saved_steps:
+            self.save()
+
+    def step(self) -> None:
+        """One agent step of every seed."""
+        step = self.host.next_step
+        actions = self.act()
+        if step >= self.config.random_steps:
+            # Dispatched before the actions are waited for: the device goes from one update to the
+            # next without a pause, and the simulators run beside it.
+            self.cohort, self.metrics = self.engine.improve(self.cohort)
+        actions = np.asarray(actions)
+        self.pool.send(actions)
+        if step % HEALTH_STEPS == 0:
+            self.check_health()
+        if self.evaluation is not None and self.evaluation[1].done():
+            self.record_evaluation()
+        self.take_in(actions, self.pool.receive())
+        self.host.next_step = step + 1
+        frames = step * self.config.frame_skip
+        if frames % self.config.eval_frames == 0:
+            self.start_evaluation(frames)
+        every = self.config.checkpoint_frames
+        if every and frames and frames % every == 0:
+            self.record_evaluation()
+            self.check_health()
+            self.save()
+
+    def act(self) -> jax.Array:
+        """Hand the last transitions to the device; the next actions, still on their way."""
+        if self.host.next_step == 0:
+            return self.engine.explore(self.cohort, self.states)
+        self.cohort, actions = self.engine.interact(self.cohort, self.rows, self.states)
+        return actions
+
+    def take_in(self, actions: Float[np.ndarray, "seed action"], steps: Steps) -> None:
+        """Keep the transitions for the device, and account for the episodes."""
+        scalars = np.stack([steps.reward, steps.continues], axis=1)
+        self.rows = np.concatenate([self.states, actions, steps.next_state, scalars], axis=1)
+        self.states = steps.state.copy()
+        for i, reward in enumerate(steps.reward):
+            self.host.returns[i] += float(reward)
+            self.host.actions[i].append(actions[i])
+            if steps.over[i]:
+                self.end_episode(i)
+
+    def end_episode(self, i: int) -> None:
+        """Record the return of a training episode and count the next one."""
+        self.record(
+            "episode",
+            i,
+            (self.host.next_step + 1) * self.config.frame_skip,
+            {"return": self.host.returns[i], "agent_steps_in_episode": len(self.host.actions[i])},
+        )
+        self.host.episodes[i] += 1
+        self.host.returns[i] = 0.0
+        self.host.actions[i] = []
+
+    def start_evaluation(self, frames: int) -> None:
+        """Play greedy episodes with a snapshot of every seed's policy, beside the training."""
+        self.record_evaluation()
+        leaves = snapshots(self.engine.policies(self.cohort), len(self.config.seeds))
+        first = self.host.evaluated * self.config.eval_episodes
+        episodes = range(first, first + self.config.eval_episodes)
+        submitted = self.evaluator.submit(leaves, self.config.seeds, episodes)
+        self.evaluation = (frames, submitted)
+        self.host.evaluated += 1
+
+    def record_evaluation(self) -> None:
+        """Write down the evaluation under way, if there is one, waiting for its episodes."""
+        if self.evaluation is None:
+            return
+        frames, evaluation = self.evaluation
+        self.evaluation = None
+        for i, returns in enumerate(evaluation.returns()):
+            figures = {"return": float(np.mean(returns)), "returns": returns.tolist()}
+            self.record("evaluation", i, frames, figures)
+
+    def record(self, kind: str, i: int, frames: int, figures: dict[str, Any]) -> None:
+        """One row of measurements of one seed, with the losses of its latest update."""
+        seconds = time.monotonic() - self.clock
+        step = self.host.next_step
+        row = {
+            "kind": kind,
+            "seed": self.config.seeds[i],
+            "frames": frames,
+            "agent_steps": frames // self.config.frame_skip,
+            "updates": max(0, step + 1 - self.config.random_steps),
+            "seconds": round(seconds, 3),
+            **figures,
+            **self.losses(i),
+        }
+        for listener in self.listeners:
+            listener(row)
+
+    def losses(self, i: int) -> dict[str, float | None]:
+        """The metrics of one seed's latest update; null before the first."""
+        if self.metrics is None:
+            return dict.fromkeys(self.engine.metric_names)
+        values = np.asarray(self.metrics)[i].tolist()
+        return dict(zip(self.engine.metric_names, values, strict=True))
+
+    def check_health(self) -> None:
+        """Stop the run if a loss or a parameter is no longer finite."""
+        broken = np.asarray(self.cohort.learners.broken_at)
+        if (broken < 0).all():
+            return
+        i = int(np.argmax(broken >= 0))
+        frames = (int(broken[i]) + self.config.random_steps) * self.config.frame_skip
+        last = self.run.last
+        good = f"the last good checkpoint is {last.name}" if last else "there is no checkpoint yet"
+        raise RunError(
+            f"Seed {self.config.seeds[i]}: a loss is not finite since update {broken[i]} "
+            f"(frame {frames}); {good} in {self.run.path}."
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint of everything the rest of the run depends on."""
+        steps = self.host.next_step
+        arrays, rows = self.arrays(), self.new_replay_rows()
+        self.host.seconds = time.monotonic() - self.clock
+        host = {
+            "next_step": steps,
+            "seconds": self.host.seconds,
+            "episodes": self.host.episodes,
+            "returns": self.host.returns,
+            "evaluated": self.host.evaluated,
+        }
+        snapshot = Snapshot(
+            frames=(steps - 1) * self.config.frame_skip,
+            arrays=arrays,
+            host=host,
+            replay_rows=rows,
+            replay_start=steps - 1 - len(rows),
+            capacity=self.config.capacity,
+        )
+        self.run.save(snapshot, keep=self.config.keep_checkpoints)
+        self.saved_steps = steps
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Every array but the replay, by name."""
+        named = {name: np.asarray(leaf) for name, leaf in named_leaves(self.cohort).items()}
+        del named[REPLAY]
+        actions = {
+            f"episode_actions.{i}": np.array(actions, np.float32).reshape(
+                -1, self.pool.spec.action_dim
+            )
+            for i, actions in enumerate(self.host.actions)
+        }
+        return named | actions | {"pending_rows": self.rows, "pending_states": self.states}
+
+    def new_replay_rows(self) -> Float[np.ndarray, "steps seed row"]:
+        """The transitions on the device since the last checkpoint, oldest first."""
+        first, last = max(0, self.saved_steps - 1), self.host.next_step - 1
+        first = max(first, last - self.config.capacity)
+        slots = np.arange(first, last) % self.config.capacity
+        rows = self.cohort.learners.replay.rows
+        return np.ascontiguousarray(np.asarray(rows[:, slots]).swapaxes(0, 1))
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue where the checkpoint was made, as if nothing had happened."""
+        arrays, saved = checkpoint.arrays(), checkpoint.host
+        start, rows = checkpoint.replay_rows()
+        replay = np.array(self.cohort.learners.replay.rows)
+        slots = np.arange(start, start + len(rows)) % self.config.capacity
+        replay[:, slots] = rows.swapaxes(0, 1)
+        self.cohort = with_leaves(self.cohort, arrays | {REPLAY: replay})
+        self.rows, self.states = arrays["pending_rows"], arrays["pending_states"]
+        actions = [arrays[f"episode_actions.{i}"] for i in range(len(self.config.seeds))]
+        self.host = Host(**saved, actions=[list(taken) for taken in actions])
+        self.saved_steps = self.host.next_step
+        states = self.pool.restore(self.host.episodes, actions)
+        if not np.array_equal(states, self.states):
+            raise RunError(
+                f"{self.config.task} does not repeat itself: the same seed and actions led to "
+                "another state, so this run cannot be continued where it stopped."
+            )
+
+
+REPLAY = "learners.replay.rows"
+
+
+def named_leaves(cohort: Cohort) -> dict[str, jax.Array]:
+    """Every array of the cohort under its dotted path."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(cohort)
+    return {leaf_name(path): leaf for path, leaf in paths}
+
+
+def leaf_name(path: tuple) -> str:
+    """A dotted path, as in learners.agent.critics.parameters."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def with_leaves(cohort: Cohort, arrays: dict[str, np.ndarray]) -> Cohort:
+    """The cohort with its arrays replaced by name, each placed where the old one was."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.device_put(arrays[leaf_name(path)], leaf.sharding), cohort
+    )
+
+
+def train(
+    config: TrainConfig,
+    run: RunWriter,
+    checkpoint: Checkpoint | None = None,
+    *,
+    listeners: tuple[Callable[[dict[str, Any]], None], ...] = (),
+    stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Train all seeds of a run, from the start or from a checkpoint, recording as it goes."""
+    workers = evaluation_workers(len(config.seeds), config.eval_episodes)
+    with (
+        EnvPool(config.task, config.frame_skip, config.seeds) as pool,
+        Evaluator(config.task, config.frame_skip, config.agent, workers=workers) as evaluator,
+    ):
+        trainer = Trainer(config, run, pool, evaluator)
+        trainer.listeners.extend(listeners)
+        trainer.begin(checkpoint)
+        trainer.loop(stopped)
