@@ -236,6 +236,10 @@ def test_workers_leave_interrupts_to_the_parent(counts):
         os.kill(process, signal.SIGINT)
     time.sleep(0.05)
     assert len(rollout(counts, actions(counts, 3))) == 3
+    # Blocked from its first instruction on, while it is still importing.
+    status = pathlib.Path(f"/proc/{workers(counts)[0]}/status").read_text()
+    blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
+    assert int(blocked.split()[1], 16) >> (signal.SIGINT - 1) & 1
 
 
 def test_workers_are_light():
@@ -261,7 +265,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     )
     parent = subprocess.Popen(
         [sys.executable, script],
-        env=os.environ | {"PYTHONPATH": os.path.dirname(__file__)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

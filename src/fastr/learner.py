@@ -55,7 +55,7 @@ class Learner(eqx.Module):
         """A fresh learner; everything random in its life follows from the seed."""
         agent = config.init(spec, stream(seed, INITIALISATION, jnp.zeros((), int)))
         replay = Replay.empty(capacity, spec.row_dim)
-        broken_at = jnp.full((), -1)
+        broken_at = jnp.full((), -1, jnp.int32)
         return cls(agent, replay, Moments.empty(spec.state_dim), seed, broken_at, config, spec)
 
     def observe(self, row: Float[Array, " row"], steps: Int[Array, ""]) -> "Learner":
@@ -131,17 +131,23 @@ class Engine:
         self.config, self.spec, self.seeds = config, spec, tuple(seeds)
         self.capacity, self.random_steps = capacity, random_steps
         self.sharding = seed_sharding(len(seeds))
+        everywhere = NamedSharding(self.sharding.mesh, PartitionSpec())
+        # Said once for all programs: left to inference, the first call after another program sees
+        # the same arrays under another sharding, and compiles a second time.
+        cohort = Cohort(self.sharding, everywhere, everywhere)  # pyright: ignore[reportArgumentType]
         self.metric_names = self._metric_names()
+        # The initial state is built under jit, so that a target and its online network are two
+        # buffers: donation needs that.
+        self._start = jax.jit(self._init, out_shardings=cohort)
         self.explore = jax.jit(self._explore)
-        self.interact = jax.jit(self._interact, donate_argnums=0)
-        self.improve = jax.jit(self._improve, donate_argnums=0)
+        moved = (cohort, self.sharding)
+        self.interact = jax.jit(self._interact, donate_argnums=0, out_shardings=moved)
+        self.improve = jax.jit(self._improve, donate_argnums=0, out_shardings=moved)
         self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.learners))
 
     def init(self) -> Cohort:
         """All seeds at their beginning."""
-        seeds = jax.device_put(np.asarray(self.seeds, np.int32), self.sharding)
-        # Under jit, so that a target and its online network are two buffers: donation needs that.
-        return jax.jit(self._init)(seeds)
+        return self._start(jax.device_put(np.asarray(self.seeds, np.int32), self.sharding))
 
     def _init(self, seeds: Int[Array, " seed"]) -> Cohort:
         learners = jax.vmap(lambda seed: self._learner(seed))(seeds)

@@ -1,7 +1,7 @@
 """The networks all methods are built from.
 
 Modules take one example; batches come from `jax.vmap`. Every leaf is an array. Kernels and biases
-start uniform in +-1/sqrt(fan_in), Equinox's own rule for `Linear`.
+start uniform in +-1/sqrt(fan_in).
 """
 
 from collections.abc import Callable, Sequence
@@ -85,6 +85,27 @@ def _standardize_backward(residuals: tuple, cotangent: Array) -> tuple[Array, Ar
 standardize.defvjp(_standardize_forward, _standardize_backward)
 
 
+class Linear(eqx.Module):
+    """x W + b, with W stored (inputs, outputs).
+
+    Under vmap this is one product of row-major matrices; `eqx.nn.Linear`'s W x comes out transposed,
+    and the copies that put it right cost as much as the small products themselves.
+    """
+
+    weight: Float[Array, "input output"]
+    bias: Float[Array, " output"]
+
+    def __init__(self, inputs: int, outputs: int, *, key: PRNGKeyArray):
+        weight_key, bias_key = jax.random.split(key)
+        bound = inputs**-0.5
+        self.weight = jax.random.uniform(weight_key, (inputs, outputs), minval=-bound, maxval=bound)
+        self.bias = jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound)
+
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        """The image of one vector."""
+        return x @ self.weight + self.bias
+
+
 class LayerNorm(eqx.Module):
     """Layer normalisation with scale and bias."""
 
@@ -103,14 +124,14 @@ class LayerNorm(eqx.Module):
 class MLP(eqx.Module):
     """Hidden layers of Linear, LayerNorm, activation; then a Linear."""
 
-    layers: tuple[eqx.nn.Linear, ...]
+    layers: tuple[Linear, ...]
     norms: tuple[LayerNorm, ...]
     activation: Callable = eqx.field(static=True)
 
     def __init__(self, sizes: Sequence[int], activation: Callable, *, key: PRNGKeyArray):
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(
-            eqx.nn.Linear(fan_in, fan_out, key=layer_key)
+            Linear(fan_in, fan_out, key=layer_key)
             for (fan_in, fan_out), layer_key in zip(pairwise(sizes), keys, strict=True)
         )
         self.norms = tuple(LayerNorm(size) for size in sizes[1:-1])
@@ -127,14 +148,14 @@ class ResidualBlock(eqx.Module):
     """x + W2 mish(W1 LN(x)): normalisation inside the branch, none on the skip."""
 
     norm: LayerNorm
-    first: eqx.nn.Linear
-    second: eqx.nn.Linear
+    first: Linear
+    second: Linear
 
     def __init__(self, size: int, *, key: PRNGKeyArray):
         first_key, second_key = jax.random.split(key)
         self.norm = LayerNorm(size)
-        self.first = eqx.nn.Linear(size, size, key=first_key)
-        self.second = eqx.nn.Linear(size, size, key=second_key)
+        self.first = Linear(size, size, key=first_key)
+        self.second = Linear(size, size, key=second_key)
 
     def __call__(self, x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
         """The input plus the branch."""
@@ -144,15 +165,15 @@ class ResidualBlock(eqx.Module):
 class ResidualMLP(eqx.Module):
     """Linear, residual blocks, mish, Linear: every encoder of the paper (App. Implementation)."""
 
-    inlet: eqx.nn.Linear
+    inlet: Linear
     blocks: tuple[ResidualBlock, ...]
-    outlet: eqx.nn.Linear
+    outlet: Linear
 
     def __init__(self, inputs: int, hidden: int, outputs: int, blocks: int, *, key: PRNGKeyArray):
         inlet_key, outlet_key, *block_keys = jax.random.split(key, blocks + 2)
-        self.inlet = eqx.nn.Linear(inputs, hidden, key=inlet_key)
+        self.inlet = Linear(inputs, hidden, key=inlet_key)
         self.blocks = tuple(ResidualBlock(hidden, key=block_key) for block_key in block_keys)
-        self.outlet = eqx.nn.Linear(hidden, outputs, key=outlet_key)
+        self.outlet = Linear(hidden, outputs, key=outlet_key)
 
     def trunk(self, hidden: Float[Array, " hidden"]) -> Float[Array, " output"]:
         """All that follows the inlet."""
@@ -175,13 +196,13 @@ def sinusoid(level: Float[Array, ""]) -> Float[Array, " time"]:
 class TimeEmbedding(eqx.Module):
     """A noise level as a vector: sinusoids through a two-layer Mish network."""
 
-    first: eqx.nn.Linear
-    second: eqx.nn.Linear
+    first: Linear
+    second: Linear
 
     def __init__(self, *, key: PRNGKeyArray):
         first_key, second_key = jax.random.split(key)
-        self.first = eqx.nn.Linear(TIME_DIM, 2 * TIME_DIM, key=first_key)
-        self.second = eqx.nn.Linear(2 * TIME_DIM, TIME_DIM, key=second_key)
+        self.first = Linear(TIME_DIM, 2 * TIME_DIM, key=first_key)
+        self.second = Linear(2 * TIME_DIM, TIME_DIM, key=second_key)
 
     def __call__(self, level: Float[Array, ""]) -> Float[Array, " time"]:
         """The embedding of one level index (0, 1, 2, ..., not rescaled)."""
@@ -196,18 +217,18 @@ class FourierHead(eqx.Module):
     """
 
     norm: LayerNorm
-    projection: eqx.nn.Linear
-    hidden: eqx.nn.Linear
+    projection: Linear
+    hidden: Linear
     hidden_norm: LayerNorm
-    outlet: eqx.nn.Linear
+    outlet: Linear
 
     def __init__(self, inputs: int, fourier: int, hidden: int, *, key: PRNGKeyArray):
         projection_key, hidden_key, outlet_key = jax.random.split(key, 3)
         self.norm = LayerNorm(inputs)
-        self.projection = eqx.nn.Linear(inputs, fourier // 2, key=projection_key)
-        self.hidden = eqx.nn.Linear(fourier, hidden, key=hidden_key)
+        self.projection = Linear(inputs, fourier // 2, key=projection_key)
+        self.hidden = Linear(fourier, hidden, key=hidden_key)
         self.hidden_norm = LayerNorm(hidden)
-        self.outlet = eqx.nn.Linear(hidden, "scalar", key=outlet_key)
+        self.outlet = Linear(hidden, 1, key=outlet_key)
 
     def fourier(self, feature: Float[Array, " feature"]) -> Float[Array, " fourier"]:
         """Sines and cosines of the projected, normalised feature."""
@@ -217,7 +238,7 @@ class FourierHead(eqx.Module):
     def __call__(self, feature: Float[Array, " feature"]) -> Float[Array, ""]:
         """The value of one feature."""
         hidden = self.hidden_norm(self.hidden(self.fourier(feature)))
-        return self.outlet(jax.nn.elu(hidden))
+        return self.outlet(jax.nn.elu(hidden))[0]
 
 
 def l2_normalize(x: Float[Array, " feature"]) -> Float[Array, " feature"]:

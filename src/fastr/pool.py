@@ -5,14 +5,11 @@ A step costs two raw messages per worker, each of a fixed layout: nothing is pic
 
 import contextlib
 import multiprocessing
-import os
 import select
 import signal
-import sys
 import time
 import traceback
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -22,6 +19,7 @@ from jaxtyping import Bool, Float32
 from fastr import envs
 from fastr.envs import Environment, episode_seed
 from fastr.errors import UserError
+from fastr.processes import light_start
 from fastr.spec import EnvSpec
 
 _STEP, _RESTORE = 0, 1
@@ -29,8 +27,6 @@ _DONE, _FAILED = 0, 1
 # Many workers importing at once on few cores are slow to start, without being stuck.
 _START_SECONDS = 300.0
 _CLOSE_SECONDS = 2.0
-# One core per environment: threads for its small matrices would only fight over the others.
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class WorkerError(RuntimeError):
@@ -159,7 +155,7 @@ class _Peer:
         self._poll.register(self.connection, select.POLLIN)
         arguments = (theirs, task, frame_skip, seed)
         self._process = context.Process(target=_work, args=arguments, daemon=True)
-        with _light_start():
+        with light_start():
             self._process.start()
         # If this end stayed open here, a dead worker would look like a silent one.
         theirs.close()
@@ -233,27 +229,6 @@ def _reply(spec: EnvSpec) -> np.dtype:
 def _bytes(rows: np.ndarray, i: int) -> Any:
     """One row of a structured array as bytes that share its memory."""
     return rows[i : i + 1].view(np.uint8)
-
-
-@contextlib.contextmanager
-def _light_start() -> Iterator[None]:
-    """Set what processes started in here inherit, then put everything back."""
-    # Spawn runs the parent's main module again in the child. That would import jax there, and
-    # would start the training again from a script that does not guard its main part.
-    main, threads = sys.modules["__main__"], {name: os.environ.get(name) for name in _ONE_THREAD}
-    # Ctrl-C reaches the whole process group: a worker must not answer even while it is importing.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        for name, value in threads.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _work(connection: Connection, task: str, frame_skip: int, seed: int) -> None:

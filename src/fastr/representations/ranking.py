@@ -152,10 +152,10 @@ class Contrast(eqx.Module):
         dtype = jnp.bfloat16 if self.config.precision == "bfloat16" else states.dtype
         network, states, embedding = cast((self.identified(), states, embedding), dtype)
         inlet = network.encoder.inlet
-        # W [s'; e(t)] + b by parts: the level's part is the same for the whole batch.
-        state_weight, time_weight = jnp.split(inlet.weight, [states.shape[-1]], axis=1)
-        offset = embedding @ time_weight.T + inlet.bias
-        hidden = states @ state_weight.T + offset[:, None]
+        # [s'; e(t)] W + b by parts: the level's part is the same for the whole batch.
+        state_weight, time_weight = jnp.split(inlet.weight, [states.shape[-1]])
+        offset = embedding @ time_weight + inlet.bias
+        hidden = states @ state_weight + offset[:, None]
         output = jax.vmap(jax.vmap(network.trunk))(hidden)
         return jnp.tanh(output) if self.config.score == "raw" else output
 
