@@ -3,7 +3,9 @@
 import dataclasses
 import typing
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from fastr.agents.spectral import SpectralConfig
 from fastr.errors import UserError
@@ -23,7 +25,7 @@ METHODS: dict[str, SpectralConfig] = {
 class TrainConfig:
     """Train one agent per seed on one task (App. Shared Training Protocol)."""
 
-    task: str
+    task: Annotated[str, tyro.conf.Positional]
     """DM Control Suite task (humanoid-walk), Gymnasium environment (gym:HalfCheetah-v5), or an
     environment of your own (my_package:MyRobot-v0)."""
     method: Method

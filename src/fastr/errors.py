@@ -9,7 +9,7 @@ class UserError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """ " Did you mean ...?" with up to three known names near this one, or nothing."""
+    """A question with up to three known names near this one, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(close)}?" if close else ""
 

@@ -1,7 +1,7 @@
 """Greedy returns, episode by episode, in worker processes beside the training.
 
-The workers run the policy with JAX on the CPU, one thread each, so that evaluation neither waits for
-the accelerator nor delays it.
+The workers run the policy with JAX on the CPU, one thread each, so that evaluation neither waits
+for the accelerator nor delays it.
 """
 
 import os
@@ -97,7 +97,7 @@ class _Player:
 
 def _start(task: str, frame_skip: int, agent: Any) -> None:
     """Prepare a worker: its environment, and the policy compiled for one CPU thread."""
-    from fastr.policies import compiled  # noqa: PLC0415  (JAX, which the parent may not want)
+    from fastr.policies import compiled
 
     _Player.environment = load(task, frame_skip)
     _Player.act = compiled(agent, _Player.environment.spec)

@@ -150,7 +150,7 @@ class Engine:
         return self._start(jax.device_put(np.asarray(self.seeds, np.int32), self.sharding))
 
     def _init(self, seeds: Int[Array, " seed"]) -> Cohort:
-        learners = jax.vmap(lambda seed: self._learner(seed))(seeds)
+        learners = jax.vmap(self._learner)(seeds)
         return Cohort(learners, jnp.zeros((), int), jnp.zeros((), int))
 
     def _learner(self, seed: Int[Array, ""]) -> Learner:

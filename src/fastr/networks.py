@@ -20,13 +20,13 @@ Net = TypeVar("Net")
 
 
 def widen(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """x in float32, or in its own precision where that is higher."""
+    """X in float32, or in its own precision where that is higher."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 @jax.custom_vjp
 def mish(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """x tanh(softplus(x)), from one exponential: with u = exp(x), x u(u+2) / (u(u+2) + 2)."""
+    """X tanh(softplus(x)), from one exponential: with u = exp(x), x u(u+2) / (u(u+2) + 2)."""
     wide = widen(x)
     return (wide * mish_gate(wide)[0]).astype(x.dtype)
 
@@ -88,8 +88,8 @@ standardize.defvjp(_standardize_forward, _standardize_backward)
 class Linear(eqx.Module):
     """x W + b, with W stored (inputs, outputs).
 
-    Under vmap this is one product of row-major matrices; `eqx.nn.Linear`'s W x comes out transposed,
-    and the copies that put it right cost as much as the small products themselves.
+    Under vmap this is one product of row-major matrices; `eqx.nn.Linear`'s W x comes out
+    transposed and has to be copied into place.
     """
 
     weight: Float[Array, "input output"]
@@ -117,7 +117,7 @@ class LayerNorm(eqx.Module):
         self.bias = jnp.zeros(size)
 
     def __call__(self, x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
-        """x scaled to mean 0 and variance 1, then scaled and shifted."""
+        """X scaled to mean 0 and variance 1, then scaled and shifted."""
         return standardize(x, self.weight, self.bias)
 
 
@@ -242,7 +242,7 @@ class FourierHead(eqx.Module):
 
 
 def l2_normalize(x: Float[Array, " feature"]) -> Float[Array, " feature"]:
-    """x over its Euclidean norm; zero stays zero, with a finite gradient."""
+    """The vector over its Euclidean norm; zero stays zero, with a finite gradient."""
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x)), 1e-16))
 
 

@@ -1,7 +1,7 @@
 """A network with its optimiser, both as flat vectors.
 
-Adam and Polyak averaging touch every parameter once and do almost no arithmetic: over the ~60 leaves
-of a representation they cost a kernel launch each, over one vector they cost one pass.
+Adam and Polyak averaging touch every parameter once and do almost no arithmetic: over the ~60
+leaves of a representation they cost a kernel launch each, over one vector they cost one pass.
 """
 
 import math

@@ -80,19 +80,24 @@ class RunWriter(RunDirectory):
             raise
 
     @classmethod
-    def resume(cls, path: str | Path) -> tuple["RunWriter", Checkpoint]:
-        """Continue from the newest sound checkpoint; whatever was written after it is cut off."""
+    def resume(cls, path: str | Path) -> tuple["RunWriter", Checkpoint | None]:
+        """Continue from the newest sound checkpoint; whatever was written after it is cut off.
+
+        A run stopped before its first checkpoint starts again: the second value is then None.
+        """
         path = Path(path)
         config = read_config(path)
         lock = locked(path)
         try:
             with write_errors(path):
                 checkpoints.discard_leftovers(path)
-                checkpoint = checkpoints.latest(path)
+                begun = bool(checkpoints.saved_frames(path))
+                checkpoint = checkpoints.latest(path) if begun else None
                 # In this order a kill in between leaves spare rows, which the next resume cuts.
-                checkpoints.discard_after(checkpoint)
+                if checkpoint:
+                    checkpoints.discard_after(checkpoint)
                 writer = cls(path, config, lock)
-                writer.rows_file.truncate(checkpoint.rows_bytes)
+                writer.rows_file.truncate(checkpoint.rows_bytes if checkpoint else 0)
             writer.last = checkpoint
             return writer, checkpoint
         except BaseException:

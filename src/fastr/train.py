@@ -1,7 +1,7 @@
 """The training loop: act, learn while the simulators run, evaluate, record, save.
 
-Per agent step the order is that of the paper's protocol, with one thing moved so that nothing waits:
-the update of step t is dispatched before the simulators take step t, so it samples from the
+Per agent step the order is that of the paper's protocol, with one thing moved so that nothing
+waits: the update of step t is dispatched before the simulators take step t, so it samples from the
 transitions up to t - 1.
 """
 

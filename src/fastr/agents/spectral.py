@@ -173,7 +173,7 @@ class Spectral(AbstractAgent):
         return self.representation.layout.unravel(self.target.representation)
 
     def td_target(self, batch: Transition, key: PRNGKeyArray) -> Float[Array, " batch"]:
-        """r + discount * min_k Q_k(psi(s', pi(s') + clipped noise)); all from the targets.
+        """R + discount * min_k Q_k(psi(s', pi(s') + clipped noise)); all from the targets.
 
         Paper: Algorithm 1, line 4, sketches one Q and the online actor; the text has twin critics
         and target smoothing.

@@ -1,0 +1,72 @@
+"""A trained policy at work: loaded from its run, replayed, filmed."""
+
+import contextlib
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import imageio_ffmpeg
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastr import envs
+from fastr.checkpoints import Checkpoint
+from fastr.config import TrainConfig
+from fastr.errors import UserError
+from fastr.learner import Cohort, Engine
+from fastr.policies import compiled, snapshots
+from fastr.spec import EnvSpec
+from fastr.train import REPLAY, leaf_name
+
+PICTURES_PER_SECOND = 25
+
+
+def trained_policies(
+    config: TrainConfig, spec: EnvSpec, checkpoint: Checkpoint
+) -> list[list[np.ndarray]]:
+    """The arrays of each seed's greedy policy at a checkpoint."""
+    engine = Engine(config.agent, spec, config.seeds, capacity=1, random_steps=0)
+    arrays = checkpoint.arrays()
+    shapes = jax.eval_shape(engine.init)
+    cohort: Cohort = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: _array(arrays, leaf_name(path), leaf), shapes
+    )
+    return snapshots(engine.policies(cohort), len(config.seeds))
+
+
+def _array(
+    arrays: dict[str, np.ndarray], name: str, leaf: jax.ShapeDtypeStruct
+) -> jax.Array | np.ndarray:
+    """The saved array of this name; the replay, which policies do not need, stays empty."""
+    if name == REPLAY:
+        return jnp.zeros(leaf.shape, leaf.dtype)
+    if name not in arrays or arrays[name].shape != leaf.shape:
+        raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
+    return arrays[name]
+
+
+def film(
+    config: TrainConfig, leaves: Sequence[np.ndarray], seed: int, path: Path, size: tuple[int, int]
+) -> float:
+    """Write one greedy episode as a video, a picture per agent step; the episode's return."""
+    height, width = size
+    environment = envs.load(config.task, config.frame_skip, render_mode="rgb_array")
+    act = compiled(config.agent, environment.spec)
+    state = environment.reset(envs.episode_seed(seed, 0, "evaluate"))
+    total, over = 0.0, False
+    with contextlib.closing(environment), contextlib.closing(video(path, width, height)) as film:
+        while not over:
+            film.send(np.ascontiguousarray(environment.frame(height, width)))
+            step = environment.step(np.asarray(act(leaves, state)))
+            state, over = step.next_state, step.terminated or step.truncated
+            total += step.reward
+    return total
+
+
+def video(path: Path, width: int, height: int) -> Generator[None, np.ndarray, None]:
+    """An open video file that takes pictures by `send`."""
+    writer = imageio_ffmpeg.write_frames(
+        path, (width, height), fps=PICTURES_PER_SECOND, macro_block_size=2, quality=7
+    )
+    writer.send(None)
+    return writer

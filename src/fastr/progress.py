@@ -1,0 +1,86 @@
+"""A live view of training: frames, return, updates per second, time left."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fastr.config import TrainConfig
+
+
+class TrainingProgress:
+    """Listens to a run's rows; a bar on a terminal, one line per evaluation elsewhere."""
+
+    def __init__(self, config: TrainConfig):
+        self.config = config
+        self.console = Console(file=sys.stderr)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} frames"),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task(config.task, total=config.frames, figures="compiling ...")
+        self.evaluated: dict[int, dict[int, float]] = {}
+        self.last_step: tuple[float, int] | None = None
+        self.rate = 0.0
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """Take in one row of the run."""
+        if row["kind"] == "evaluation":
+            self.evaluated.setdefault(row["frames"], {})[row["seed"]] = row["return"]
+            returns = self.evaluated[row["frames"]]
+            if not self.console.is_terminal and len(returns) == len(self.config.seeds):
+                self.print_line(row["frames"], list(returns.values()), row["seconds"])
+        else:
+            self.measure(row["updates"])
+        self.bar.update(self.task, completed=self.frames(row), figures=self.figures())
+
+    def frames(self, row: dict[str, Any]) -> int:
+        """Frames reached: evaluations come in later than the frame they belong to."""
+        known = int(self.bar.tasks[0].completed)
+        return max(known, min(row["frames"], self.config.frames))
+
+    def measure(self, updates: int) -> None:
+        """Updates per second since the last row."""
+        now = time.monotonic()
+        if self.last_step is not None and updates > self.last_step[1]:
+            self.rate = (updates - self.last_step[1]) / max(now - self.last_step[0], 1e-9)
+        if self.last_step is None or updates > self.last_step[1]:
+            self.last_step = (now, updates)
+
+    def figures(self) -> str:
+        """The latest mean evaluation return and the rate."""
+        speed = f"{self.rate:,.0f} updates/s" if self.rate else "collecting random frames"
+        if not self.evaluated:
+            return speed
+        latest = self.evaluated[max(self.evaluated)].values()
+        return f"return {sum(latest) / len(latest):.0f}  {speed}"
+
+    def print_line(self, frames: int, returns: list[float], seconds: float) -> None:
+        """One evaluation as a line of text."""
+        mean = sum(returns) / len(returns)
+        print(
+            f"{self.config.task}: frame {frames:,} of {self.config.frames:,}, mean return "
+            f"{mean:.1f} over {len(returns)} seed(s), {self.rate:,.0f} updates/s, {seconds:,.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def __enter__(self) -> "TrainingProgress":
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()

@@ -1,0 +1,47 @@
+"""What a run's rows say in the end: the paper's number, and the last evaluation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+LAST = 10
+"""Evaluations averaged for the final number (App. Shared Training Protocol)."""
+
+
+def evaluations(rows: Sequence[dict[str, Any]], seed: int) -> list[tuple[int, float]]:
+    """(frames, mean return) of one seed's evaluations, in order."""
+    return sorted(
+        (row["frames"], row["return"])
+        for row in rows
+        if row["kind"] == "evaluation" and row["seed"] == seed
+    )
+
+
+def summary(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+    """The returns of each seed and over seeds; units are in the names."""
+    per_seed = []
+    for seed in seeds:
+        curve = evaluations(rows, seed)
+        returns = [value for _, value in curve]
+        per_seed.append(
+            {
+                "seed": seed,
+                "frames": curve[-1][0] if curve else 0,
+                "evaluations": len(curve),
+                "last_evaluation_return": returns[-1] if returns else None,
+                "last_10_evaluations_return": float(np.mean(returns[-LAST:])) if returns else None,
+            }
+        )
+    seconds = max((row["seconds"] for row in rows), default=0.0)
+    return {"seconds": seconds, "seeds": per_seed, **over_seeds(per_seed)}
+
+
+def over_seeds(per_seed: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Mean and standard deviation (ddof 0) of each number over the seeds that have it."""
+    result: dict[str, float | None] = {}
+    for name in ("last_evaluation_return", "last_10_evaluations_return"):
+        values = [entry[name] for entry in per_seed if entry[name] is not None]
+        result[f"{name}_mean"] = float(np.mean(values)) if values else None
+        result[f"{name}_std"] = float(np.std(values)) if values else None
+    return result
