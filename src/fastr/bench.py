@@ -24,10 +24,9 @@ def bench(
     cohort = engine.init()
     generator = np.random.default_rng(0)
     seeds = len(config.seeds)
-    states = np.zeros((seeds, spec.state_dim), np.float32)
     for _ in range(config.agent.batch_size):
-        values = generator.standard_normal((seeds, spec.row_dim), np.float32)
-        cohort, _ = engine.interact(cohort, values, states)
+        values = generator.standard_normal((seeds, spec.row_dim + spec.state_dim), np.float32)
+        cohort, _ = engine.interact(cohort, values)
     start = time.perf_counter()
     cohort, metrics = jax.block_until_ready(engine.improve(cohort))
     compiled = time.perf_counter() - start

@@ -68,10 +68,11 @@ class Learner(eqx.Module):
     ) -> Float[Array, " action"]:
         """The behaviour action at this agent step; uniform during the random phase."""
         key = stream(self.seed, EXPLORATION, steps)
-        return jax.lax.cond(
-            steps < random_steps,
-            lambda: jax.random.uniform(key, (self.spec.action_dim,), minval=-1.0, maxval=1.0),
-            lambda: self.agent.explore(self.normalize(state), key),
+        uniform_key, policy_key = jax.random.split(key)
+        uniform = jax.random.uniform(uniform_key, (self.spec.action_dim,), minval=-1.0, maxval=1.0)
+        # Both, then one of them: an accelerator would stop for the host to take a branch.
+        return jnp.where(
+            steps < random_steps, uniform, self.agent.explore(self.normalize(state), policy_key)
         )
 
     def improve(self, steps: Int[Array, ""], updates: Int[Array, ""]) -> tuple["Learner", Metrics]:
@@ -171,9 +172,13 @@ class Engine:
         return act(cohort.learners, states, cohort.steps, self.random_steps)
 
     def _interact(
-        self, cohort: Cohort, rows: Float[Array, "seed row"], states: Float[Array, "seed state"]
+        self, cohort: Cohort, rows_and_states: Float[Array, "seed row_state"]
     ) -> tuple[Cohort, Float[Array, "seed action"]]:
-        """Take in the last transitions, then act on the states that followed."""
+        """Take in the last transitions, then act on the states that followed.
+
+        Both come in one array: each transfer to an accelerator costs more than what it carries.
+        """
+        rows, states = jnp.split(rows_and_states, [self.spec.row_dim], axis=1)
         observe = jax.vmap(Learner.observe, in_axes=(0, 0, None))
         learners = observe(cohort.learners, rows, cohort.steps)
         cohort = replace(cohort, learners=learners, steps=cohort.steps + 1)

@@ -24,31 +24,41 @@ def widen(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-@jax.custom_vjp
-def mish(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """X tanh(softplus(x)), from one exponential: with u = exp(x), x u(u+2) / (u(u+2) + 2)."""
-    wide = widen(x)
-    return (wide * mish_gate(wide)[0]).astype(x.dtype)
-
-
 def mish_gate(x: Float[Array, "*any"]) -> tuple[Float[Array, "*any"], Float[Array, "*any"]]:
-    """tanh(softplus(x)) and its derivative; beyond 20 the gate is 1 in float32."""
+    """tanh(softplus(x)) and its derivative, from one exponential u = exp(x).
+
+    tanh(softplus(x)) = u(u+2) / (u(u+2) + 2); beyond 20 it is 1 in float32.
+    """
     u = jnp.exp(jnp.minimum(x, 20.0))
     product = u * (u + 2.0)
     reciprocal = 1.0 / (product + 2.0)
     return product * reciprocal, 4.0 * u * (u + 1.0) * reciprocal * reciprocal
 
 
-def _mish_forward(x: Array) -> tuple[Array, Array]:
-    return mish(x), x
+@jax.custom_vjp
+def mish(x: Float[Array, " hidden"], bias: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+    """The activation z tanh(softplus(z)) at z = x + bias.
+
+    The bias of the layer before comes in here so that its product is the only large array kept for
+    the backward pass, which is bound by memory: adding and exponentiating again is cheaper than
+    reading stored results.
+    """
+    z = widen(x) + widen(bias)
+    return (z * mish_gate(z)[0]).astype(x.dtype)
 
 
-def _mish_backward(x: Array, cotangent: Array) -> tuple[Array]:
-    # Only the input is kept, which its matrix product has to write anyway: the backward pass is
-    # bound by memory, and recomputing an exponential is cheaper than reading a stored one.
-    wide = widen(x)
-    gate, slope = mish_gate(wide)
-    return ((cotangent * (gate + wide * slope)).astype(x.dtype),)
+def _mish_forward(x: Array, bias: Array) -> tuple[Array, tuple[Array, Array]]:
+    return mish(x, bias), (x, bias)
+
+
+def _mish_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    # The barrier keeps the compiler from storing what forward and backward have in common.
+    x, bias = jax.lax.optimization_barrier(residuals)
+    z = widen(x) + widen(bias)
+    gate, slope = mish_gate(z)
+    # And here from summing the bias's gradient over a copy in float32.
+    gradient = jax.lax.optimization_barrier((cotangent * (gate + z * slope)).astype(x.dtype))
+    return gradient, gradient.astype(bias.dtype)
 
 
 mish.defvjp(_mish_forward, _mish_backward)
@@ -65,12 +75,15 @@ def standardize(
 def _standardize_forward(x: Array, weight: Array, bias: Array) -> tuple[Array, tuple]:
     wide = widen(x)
     mean = jnp.mean(wide)
-    scale = jax.lax.rsqrt(jnp.mean(jnp.square(wide - mean)) + LAYER_NORM_EPSILON)
+    # E[x^2] - E[x]^2 takes one pass over memory where centring first takes two; activations are of
+    # order one, so nothing cancels that matters.
+    variance = jnp.maximum(jnp.mean(jnp.square(wide)) - jnp.square(mean), 0.0)
+    scale = jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
     return ((wide - mean) * scale * weight + bias).astype(x.dtype), (x, mean, scale, weight)
 
 
 def _standardize_backward(residuals: tuple, cotangent: Array) -> tuple[Array, Array, Array]:
-    x, mean, scale, weight = residuals
+    x, mean, scale, weight = jax.lax.optimization_barrier(residuals)
     wide = widen(cotangent)
     unit = (widen(x) - mean) * scale
     inner = wide * weight
@@ -104,6 +117,10 @@ class Linear(eqx.Module):
     def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
         """The image of one vector."""
         return x @ self.weight + self.bias
+
+    def mish(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        """The image of one vector, activated."""
+        return mish(x @ self.weight, self.bias)
 
 
 class LayerNorm(eqx.Module):
@@ -159,7 +176,7 @@ class ResidualBlock(eqx.Module):
 
     def __call__(self, x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
         """The input plus the branch."""
-        return x + self.second(mish(self.first(self.norm(x))))
+        return x + self.second(self.first.mish(self.norm(x)))
 
 
 class ResidualMLP(eqx.Module):
@@ -179,7 +196,7 @@ class ResidualMLP(eqx.Module):
         """All that follows the inlet."""
         for block in self.blocks:
             hidden = block(hidden)
-        return self.outlet(mish(hidden))
+        return self.outlet(mish(hidden, jnp.zeros_like(hidden)))
 
     def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
         """The encoding of one input vector."""
@@ -206,7 +223,7 @@ class TimeEmbedding(eqx.Module):
 
     def __call__(self, level: Float[Array, ""]) -> Float[Array, " time"]:
         """The embedding of one level index (0, 1, 2, ..., not rescaled)."""
-        return self.second(mish(self.first(sinusoid(level))))
+        return self.second(self.first.mish(sinusoid(level)))
 
 
 class FourierHead(eqx.Module):

@@ -114,7 +114,8 @@ class Trainer:
         """Hand the last transitions to the device; the next actions, still on their way."""
         if self.host.next_step == 0:
             return self.engine.explore(self.cohort, self.states)
-        self.cohort, actions = self.engine.interact(self.cohort, self.rows, self.states)
+        arrived = np.concatenate([self.rows, self.states], axis=1)
+        self.cohort, actions = self.engine.interact(self.cohort, arrived)
         return actions
 
     def take_in(self, actions: Float[np.ndarray, "seed action"], steps: Steps) -> None:

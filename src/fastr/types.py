@@ -13,6 +13,7 @@ The closed vocabulary of axis names in shape annotations:
     row        numbers in one packed transition
     capacity   rows the replay can hold
     parameter  entries of a flat parameter vector
+    row_state  a packed transition and the state to act on next
     metric     scalars logged per update
 """
 

@@ -41,8 +41,8 @@ class CP(AbstractRepresentation):
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce) for the trilinear score, plus reward regression, Eq. (reward)."""
-        state_factors = jax.vmap(self.state_encoder)(batch.state)
-        action_factors = jax.vmap(self.action_encoder)(batch.action)
+        state_factors = self.contrast.encode(self.state_encoder, batch.state)
+        action_factors = self.contrast.encode(self.action_encoder, batch.action)
         features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
         loss, metrics = self.contrast.loss(features, batch, key)
         # psi has a scale gauge per coordinate that no loss pins: watch the factors' norms.

@@ -39,7 +39,8 @@ class Joint(AbstractRepresentation):
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce-prelim) for the bilinear score, plus reward regression."""
-        features = jax.vmap(self.feature)(batch.state, batch.action)
+        pairs = jnp.concatenate([batch.state, batch.action], axis=1)
+        features = jax.vmap(self.contrast.anchor)(self.contrast.encode(self.encoder, pairs))
         return self.contrast.loss(features, batch, key)
 
     def networks(self) -> dict[str, PyTree]:

@@ -53,7 +53,7 @@ class RankingConfig:
     """Hidden units after the Fourier features, in critic and reward head (App. FaStR)."""
     precision: Precision = "float32"
     """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the
-    next-state factor and the scores with float32 parameters, sums and softmax."""
+    contrastive loss with float32 parameters, sums and softmax (tf32 elsewhere)."""
 
 
 def vp_signal(levels: int) -> Float[Array, " level"]:
@@ -96,6 +96,38 @@ ranking_loss.defvjp(_ranking_forward, _ranking_backward)
 def positives(logits: Float[Array, "level batch batch"]) -> Float[Array, "level batch"]:
     """The logits of the true candidates; a masked sum, which fuses where a gather would not."""
     return jnp.sum(jnp.where(jnp.eye(logits.shape[-1], dtype=bool), logits, 0.0), axis=-1)
+
+
+@jax.custom_vjp
+def inner_products(
+    anchors: Float[Array, "batch feature"], candidates: Float[Array, "level batch feature"]
+) -> Float[Array, "level batch batch"]:
+    """Every anchor with every candidate of every level, summed and returned in float32."""
+    repeated = jnp.broadcast_to(anchors, (candidates.shape[0], *anchors.shape))
+    wide = jnp.promote_types(anchors.dtype, jnp.float32)
+    return jnp.einsum("mif,mjf->mij", repeated, candidates, preferred_element_type=wide)
+
+
+def _inner_products_forward(anchors: Array, candidates: Array) -> tuple[Array, tuple]:
+    return inner_products(anchors, candidates), (anchors, candidates)
+
+
+def _inner_products_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple:
+    # In the operands' precision, like the products forward; and a product per level, then a sum:
+    # contracting level and batch at once would need transposed copies.
+    anchors, candidates = residuals
+    narrow = cotangent.astype(anchors.dtype)
+    per_level = jnp.einsum(
+        "mij,mjf->mif", narrow, candidates, preferred_element_type=cotangent.dtype
+    )
+    repeated = jnp.broadcast_to(anchors, (candidates.shape[0], *anchors.shape))
+    return (
+        jnp.sum(per_level, axis=0).astype(anchors.dtype),
+        jnp.einsum("mij,mif->mjf", narrow, repeated),
+    )
+
+
+inner_products.defvjp(_inner_products_forward, _inner_products_backward)
 
 
 class FactorEncoder(eqx.Module):
@@ -143,20 +175,35 @@ class Contrast(eqx.Module):
         """The state-action feature in the form the score asks for."""
         return l2_normalize(feature) if self.config.score == "l2" else feature
 
+    def encode(
+        self, encoder: FactorEncoder, inputs: Float[Array, "batch input"]
+    ) -> Float[Array, "batch feature"]:
+        """The encoder's factors of a batch, computed in the loss's precision, in the input's."""
+        narrow, rows = cast((encoder, inputs), self.dtype(inputs))
+        return jax.vmap(narrow)(rows).astype(inputs.dtype)
+
+    def dtype(self, inputs: Array) -> jnp.dtype:
+        """The precision of the encoders inside the loss."""
+        return jnp.dtype(jnp.bfloat16 if self.config.precision == "bfloat16" else inputs.dtype)
+
     def candidates(
         self, states: Float[Array, "level batch state"]
     ) -> Float[Array, "level batch feature"]:
         """The next-state factor m(s'; beta) of perturbed next states."""
-        levels = jnp.arange(states.shape[0], dtype=jnp.float32)
-        embedding = jax.vmap(self.time_embedding)(levels)
-        dtype = jnp.bfloat16 if self.config.precision == "bfloat16" else states.dtype
-        network, states, embedding = cast((self.identified(), states, embedding), dtype)
+        indices = jnp.arange(states.shape[0], dtype=jnp.float32)
+        embedding = jax.vmap(self.time_embedding)(indices)
+        network, states, embedding = cast(
+            (self.identified(), states, embedding), self.dtype(states)
+        )
         inlet = network.encoder.inlet
         # [s'; e(t)] W + b by parts: the level's part is the same for the whole batch.
         state_weight, time_weight = jnp.split(inlet.weight, [states.shape[-1]])
         offset = embedding @ time_weight + inlet.bias
-        hidden = states @ state_weight + offset[:, None]
-        output = jax.vmap(jax.vmap(network.trunk))(hidden)
+        # One axis of rows: over two, the weights' gradients would need transposed copies.
+        levels, batch, size = states.shape
+        product = states.reshape(levels * batch, size) @ state_weight
+        hidden = product + jnp.repeat(offset, batch, axis=0)
+        output = jax.vmap(network.trunk)(hidden).reshape(levels, batch, -1)
         return jnp.tanh(output) if self.config.score == "raw" else output
 
     def identified(self) -> FactorEncoder:
@@ -178,12 +225,7 @@ class Contrast(eqx.Module):
     ) -> Float[Array, "level batch batch"]:
         """The score of every anchor with every perturbed next state of every level, in float32."""
         candidates = self.candidates(states)
-        scores = jnp.einsum(
-            "if,mjf->mij",
-            anchors.astype(candidates.dtype),
-            candidates,
-            preferred_element_type=anchors.dtype,
-        )
+        scores = inner_products(anchors.astype(candidates.dtype), candidates)
         if self.log_temperature is None:
             return scores
         return scores * jnp.exp(-self.log_temperature)[:, None, None]

@@ -1,0 +1,142 @@
+"""What all tests share: JAX on the CPU, quick compilation, and tiny networks with plain weights.
+
+Compilation dominates the suite, so whatever is compiled is compiled once per session, and weights
+come from NumPy instead of from a compiled initialisation.
+"""
+
+import os
+from dataclasses import replace
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastr.agents.spectral import Spectral, SpectralConfig, Target
+from fastr.optim import Adam, Trainable
+from fastr.representations.cp import CPConfig
+from fastr.representations.joint import JointConfig
+from fastr.spec import EnvSpec
+from fastr.types import Transition
+
+# A shape that broadcasts by accident is an error: a (batch,) against a (2, batch), say.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# Programs that run for milliseconds do not repay seconds of optimisation.
+jax.config.update("jax_disable_most_optimizations", val=os.environ["JAX_PLATFORMS"] == "cpu")
+
+SIZES = {"feature_dim": 12, "hidden_dim": 10, "noise_levels": 3, "fourier_dim": 16, "head_dim": 9}
+
+
+def weights_like(shapes, seed):
+    """Arrays for a tree of shapes: none of them zero, one or symmetric, so that each one counts."""
+    generator = np.random.default_rng(seed)
+
+    def leaf(path, shape):
+        name = jax.tree_util.keystr(path)
+        values = generator.normal(size=shape.shape)
+        if not name.endswith("weight"):
+            values *= 0.3
+        elif "norm" in name:
+            values = 1.0 + 0.2 * values
+        else:
+            values *= shape.shape[-2] ** -0.5
+        return jnp.asarray(values, jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+
+def batch_of(spec, size, seed):
+    """Transitions of standard normal states, bounded actions, and one terminal row."""
+    generator = np.random.default_rng(seed)
+    continues = np.ones(size)
+    continues[0] = 0.0
+    return Transition(
+        *(
+            jnp.asarray(array, jnp.float32)
+            for array in (
+                generator.normal(size=(size, spec.state_dim)),
+                generator.uniform(-1, 1, size=(size, spec.action_dim)),
+                generator.normal(size=(size, spec.state_dim)),
+                generator.normal(size=size),
+                continues,
+            )
+        )
+    )
+
+
+def spectral_of(config, spec, seed):
+    """An agent with NumPy weights whose targets are other networks than its online ones."""
+    shapes = jax.eval_shape(lambda key: config.init(spec, key), jax.random.key(0))
+    templates = [
+        jax.tree.unflatten(
+            part.layout.structure,
+            [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in part.layout.shapes],
+        )
+        for part in (shapes.representation, shapes.critics, shapes.actor)
+    ]
+    rates = (
+        config.representation_learning_rate,
+        config.critic_learning_rate,
+        config.actor_learning_rate,
+    )
+    parts = [
+        Trainable.of(weights_like(template, seed + i), Adam(rate))
+        for i, (template, rate) in enumerate(zip(templates, rates, strict=True))
+    ]
+    others = [
+        part.layout.ravel(weights_like(template, seed + 10 + i))
+        for i, (template, part) in enumerate(zip(templates, parts, strict=True))
+    ]
+    return replace(Spectral.of(config, *parts), target=Target(*others))
+
+
+@pytest.fixture(scope="session")
+def spec():
+    """Sizes of an environment, all different."""
+    return EnvSpec(state_dim=3, action_dim=2)
+
+
+@pytest.fixture(scope="session")
+def cp_config():
+    """FaStR's representation, tiny."""
+    return CPConfig(**SIZES)
+
+
+@pytest.fixture(scope="session")
+def joint_config():
+    """CTRL-SR's representation, tiny."""
+    return JointConfig(**SIZES)
+
+
+@pytest.fixture(scope="session")
+def agent_config(cp_config):
+    """FaStR, tiny, and without residual blocks: half the compilation."""
+    return SpectralConfig(
+        representation=replace(cp_config, blocks=0), batch_size=8, actor_dim=7, target_rate=0.1
+    )
+
+
+@pytest.fixture(scope="session")
+def loss_gradient():
+    """The gradient of a representation's whole loss by its parameters."""
+    return jax.jit(jax.grad(lambda net, batch, key: net.loss(batch, key)[0]))
+
+
+@pytest.fixture(scope="session")
+def make_weights():
+    """See `weights_like`."""
+    return weights_like
+
+
+@pytest.fixture(scope="session")
+def make_batch():
+    """See `batch_of`."""
+    return batch_of
+
+
+@pytest.fixture(scope="session")
+def make_agent():
+    """See `spectral_of`."""
+    return spectral_of
