@@ -5,9 +5,19 @@ come from NumPy instead of from a compiled initialisation.
 """
 
 import os
+import tempfile
 from dataclasses import replace
 
+# In the environment, so that the processes a test starts compile the same programs in the same way:
+# bit for bit is only promised between equal programs.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    # Programs that run for milliseconds do not repay seconds of optimisation.
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# A program that several tests run is compiled once.
+COMPILED = tempfile.TemporaryDirectory(prefix="fastr-compiled-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +33,6 @@ from fastr.types import Transition
 
 # A shape that broadcasts by accident is an error: a (batch,) against a (2, batch), say.
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Programs that run for milliseconds do not repay seconds of optimisation.
-jax.config.update("jax_disable_most_optimizations", val=os.environ["JAX_PLATFORMS"] == "cpu")
 
 SIZES = {"feature_dim": 12, "hidden_dim": 10, "noise_levels": 3, "fourier_dim": 16, "head_dim": 9}
 

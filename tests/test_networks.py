@@ -201,7 +201,7 @@ def test_fourier_features_approximate_a_gaussian_kernel():
                 ),
             ),
         )
-        features = np.asarray(jax.vmap(head.fourier)(jnp.asarray(points)))
+        features = np.asarray(jax.jit(jax.vmap(head.fourier))(jnp.asarray(points)))
         assert features.shape == (12, fourier)
         error = np.abs(features @ features.T / half - kernel)
         assert np.all(error <= 4 * (1 - kernel**2) / np.sqrt(2 * half) + 1e-4)
@@ -212,7 +212,7 @@ def test_l2_normalize_has_norm_one_and_a_finite_gradient_at_zero():
     np.testing.assert_allclose(unit, [0.6, 0.0, -0.8], atol=1e-6)
     zero = jnp.zeros(3)
     np.testing.assert_array_equal(l2_normalize(zero), zero)
-    assert np.all(np.isfinite(jax.jacobian(l2_normalize)(zero)))
+    assert np.all(np.isfinite(jax.jit(jax.jacobian(l2_normalize))(zero)))
 
 
 def test_cast_changes_the_precision_and_nothing_else():

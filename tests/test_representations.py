@@ -129,7 +129,16 @@ def exact_batch(batch):
     return jax.tree.map(lambda array: np.asarray(array, np.float64), batch)
 
 
-@pytest.fixture(scope="module", params=[(k, s) for k in ("cp", "joint") for s in SCORES], ids=str)
+# The score's forms are shared code: one of them with the joint encoder is enough for every day.
+@pytest.fixture(
+    scope="module",
+    params=[
+        *(("cp", score) for score in SCORES),
+        ("joint", "l2"),
+        *(pytest.param(("joint", score), marks=pytest.mark.slow) for score in SCORES[1:]),
+    ],
+    ids="-".join,
+)
 def representation(request, spec, cp_config, joint_config, make_weights):
     kind, score = request.param
     config = replace({"cp": cp_config, "joint": joint_config}[kind], score=score)
@@ -212,7 +221,8 @@ def test_networks_name_every_parameter_once(representation):
 
 @pytest.mark.parametrize("levels", [1, 3, 25, 50])
 def test_signal_is_the_product_of_the_schedules_steps(levels):
-    np.testing.assert_allclose(vp_signal(levels), np_signal(levels), rtol=1e-5)
+    signal = jax.jit(vp_signal, static_argnums=0)(levels)
+    np.testing.assert_allclose(signal, np_signal(levels), rtol=1e-5)
 
 
 def test_signal_has_the_published_values():
@@ -236,6 +246,8 @@ def test_perturbation_keeps_the_variance():
 
 # The ranking loss alone.
 
+compiled_ranking_loss = jax.jit(ranking_loss)
+
 
 @pytest.fixture(scope="module")
 def random_logits():
@@ -248,13 +260,13 @@ def plain_ranking_loss(logits):
 
 def test_ranking_loss_is_the_double_loop(random_logits):
     expected = np_ranking(np.asarray(random_logits, np.float64))
-    assert float(ranking_loss(random_logits)) == pytest.approx(expected, rel=1e-6)
+    assert float(compiled_ranking_loss(random_logits)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_ranking_loss_survives_large_logits():
     logits = jnp.asarray([[[1e4, -1e4], [0.0, 500.0]]])
-    assert float(ranking_loss(logits)) == 0.0
-    assert float(ranking_loss(jnp.flip(logits, axis=-1))) == pytest.approx((2e4 + 500) / 2)
+    assert float(compiled_ranking_loss(logits)) == 0.0
+    assert float(compiled_ranking_loss(jnp.flip(logits, axis=-1))) == pytest.approx((2e4 + 500) / 2)
 
 
 def test_ranking_gradient_is_that_of_the_plain_formula(random_logits):
@@ -270,13 +282,13 @@ def test_ranking_gradient_is_that_of_the_plain_formula(random_logits):
 
 def test_positives_are_the_diagonals(random_logits):
     expected = np.diagonal(np.asarray(random_logits), axis1=1, axis2=2)
-    np.testing.assert_array_equal(positives(random_logits), expected)
+    np.testing.assert_array_equal(jax.jit(positives)(random_logits), expected)
 
 
 def test_equal_logits_give_the_log_of_the_batch():
     rows = np.random.default_rng(0).normal(size=(1, 512, 1))
     logits = jnp.asarray(np.broadcast_to(rows, (1, 512, 512)), jnp.float32)
-    assert float(ranking_loss(logits)) == pytest.approx(6.2383, abs=5e-5)
+    assert float(compiled_ranking_loss(logits)) == pytest.approx(6.2383, abs=5e-5)
 
 
 def test_identical_next_states_under_identical_noise_cannot_be_ranked(evaluate, batch):
@@ -286,7 +298,7 @@ def test_identical_next_states_under_identical_noise_cannot_be_ranked(evaluate, 
     noise = jnp.asarray(np.tile(generator.normal(size=(LEVELS, 1, 3)), (1, BATCH, 1)), jnp.float32)
     _, logits, _, _ = evaluate(replace(batch, next_state=state), noise)
     assert np.ptp(logits) > 0.1
-    assert float(ranking_loss(logits)) == pytest.approx(math.log(BATCH), rel=1e-6)
+    assert float(compiled_ranking_loss(logits)) == pytest.approx(math.log(BATCH), rel=1e-6)
 
 
 # Single facts about the factors.

@@ -302,7 +302,7 @@ def test_the_critics_loss_sums_the_twins(agent):
     """Critics that say 5 and 2, targets 1, 2 and 6: (16 + 9 + 1) / 3 + (1 + 0 + 16) / 3."""
     critics = constant_critics(agent.critics.net, [5.0, 2.0])
     features = jnp.ones((3, agent.config.representation.feature_dim))
-    loss, metrics = critic_loss(critics, features, jnp.asarray([1.0, 2.0, 6.0]))
+    loss, metrics = jax.jit(critic_loss)(critics, features, jnp.asarray([1.0, 2.0, 6.0]))
     assert float(loss) == pytest.approx(43 / 3, rel=1e-6)
     assert float(metrics["q_mean"]) == pytest.approx(3.5, rel=1e-6)
 

@@ -280,12 +280,14 @@ def command(name: str, *arguments: str) -> Any:
     )
 
 
-def task_command(name: str, kind: Callable[..., Options], arguments: list[str]) -> Options:
+def task_command(
+    name: str, kind: type[Train | Info | Bench], arguments: list[str]
+) -> Train | Info | Bench:
     """A command on a task: method and preset choose the defaults of all other options."""
     method = choice(arguments, "--method", tuple(METHODS), "fastr")
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
     default = kind(config=on_this_device(preset("", method, sizes)))
-    options = parsed(name, type(default), arguments, default)
+    options = parsed(name, kind, arguments, default)
     if not options.config.task:
         raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
     return options
@@ -323,7 +325,7 @@ def parsed(
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(
+            return tyro.cli(  # pyright: ignore[reportReturnType]
                 kind,
                 prog=f"fastr {name}",
                 args=arguments,
@@ -450,3 +452,7 @@ def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None
 def mib(size: int) -> str:
     """Bytes for people."""
     return f"{size / 2**20:,.0f} MiB"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 """A training run as one value: what to learn, on which task, under which protocol."""
 
 import dataclasses
+import sys
 import typing
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -8,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fastr.agents.spectral import SpectralConfig
+from fastr.checks import option, require
 from fastr.errors import UserError
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
@@ -53,48 +55,27 @@ class TrainConfig:
     """Newest checkpoints that are kept."""
 
     def __post_init__(self):
-        for problem, wrong in self._problems():
-            if wrong:
-                raise UserError(problem)
+        counts = ("frames", "frame_skip", "eval_frames", "eval_episodes", "replay_capacity")
+        require(self, *counts, "keep_checkpoints", low=1)
+        # Before the first update there must be something to learn from.
+        require(self, "random_frames", low=self.frame_skip)
+        require(self, "checkpoint_frames", low=0)
+        for name in ("frames", "random_frames", "eval_frames", "checkpoint_frames"):
+            if getattr(self, name) % self.frame_skip:
+                raise UserError(
+                    f"{option(name)} is {getattr(self, name)}; it must be a multiple of "
+                    f"--frame-skip {self.frame_skip}."
+                )
+        self._check_seeds()
 
-    def _problems(self) -> list[tuple[str, bool]]:
-        """What can be wrong with the protocol's numbers, and whether it is."""
-        skip = self.frame_skip
-        positive = {
-            name: getattr(self, name)
-            for name in ("frames", "frame_skip", "eval_frames", "eval_episodes", "replay_capacity")
-        }
-        problems = [
-            (f"--{option(name)} is {value}; it must be at least 1.", value < 1)
-            for name, value in positive.items()
-        ]
-        problems += [
-            (
-                f"--{option(name)} is {getattr(self, name)}; it must be a multiple of "
-                f"--frame-skip {skip} and not negative.",
-                skip > 0 and (getattr(self, name) % skip != 0 or getattr(self, name) < 0),
-            )
-            for name in ("frames", "random_frames", "eval_frames", "checkpoint_frames")
-        ]
-        repeated = sorted({seed for seed in self.seeds if self.seeds.count(seed) > 1})
-        return [
-            *problems,
-            ("--seeds is empty; give at least one seed.", not self.seeds),
-            (f"--seeds names {repeated} twice; each seed must be given once.", bool(repeated)),
-            (
-                f"--seeds {list(self.seeds)}: every seed must be from 0 to 2147483647.",
-                any(not 0 <= seed < 2**31 for seed in self.seeds),
-            ),
-            (
-                f"--random-frames {self.random_frames} leaves nothing to learn from before the "
-                f"first update; it must be at least --frame-skip {skip}.",
-                self.random_frames < skip,
-            ),
-            (
-                f"--keep-checkpoints is {self.keep_checkpoints}; it must be at least 1.",
-                self.keep_checkpoints < 1,
-            ),
-        ]
+    def _check_seeds(self) -> None:
+        seeds = list(self.seeds)
+        if not seeds:
+            raise UserError("--seeds is empty; give at least one seed.")
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"--seeds {seeds} names a seed twice; each must be given once.")
+        if not all(0 <= seed < 2**31 for seed in seeds):
+            raise UserError(f"--seeds {seeds}: every seed must be from 0 to {2**31 - 1}.")
 
     @property
     def agent_steps(self) -> int:
@@ -120,11 +101,6 @@ class TrainConfig:
     def capacity(self) -> int:
         """Rows of replay to allocate: never more than the run will write."""
         return min(self.replay_capacity, self.agent_steps)
-
-
-def option(name: str) -> str:
-    """A field's name as the command line spells it."""
-    return name.replace("_", "-")
 
 
 def preset(task: str, method: Method, name: Preset) -> TrainConfig:
@@ -160,7 +136,7 @@ def from_json(values: object) -> TrainConfig:
     if not isinstance(values, dict):
         raise UserError("The configuration is not a JSON object.")
     for name, known in (("method", METHODS), ("preset", typing.get_args(Preset))):
-        if values.get(name) not in known:
+        if values.get(name) not in tuple(known):
             raise UserError(
                 f"The configuration's {name} is {values.get(name)!r}; "
                 f"it must be one of {', '.join(known)}."
@@ -175,6 +151,14 @@ def _filled(default: Any, values: dict[str, Any], path: str) -> Any:
         raise UserError(
             f"The configuration lacks or has one too many of: {', '.join(sorted(odd))}."
         )
+    hints = typing.get_type_hints(type(default))
+    for name, value in values.items():
+        choices = typing.get_args(hints[name])
+        if typing.get_origin(hints[name]) is Literal and value not in choices:
+            raise UserError(
+                f"The configuration's {path}{name} is {value!r}; "
+                f"it must be one of {', '.join(choices)}."
+            )
     return replace(
         default,
         **{
@@ -192,7 +176,8 @@ def _checked(default: Any, value: Any, path: str) -> Any:
         if all(type(item) is int for item in value):
             return tuple(value)
     elif isinstance(default, float) and type(value) in (int, float):
-        return float(value)
+        if abs(value) <= sys.float_info.max:
+            return float(value)
     elif type(value) is type(default):
         return value
     raise UserError(

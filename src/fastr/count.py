@@ -46,12 +46,16 @@ def _product_work(jaxpr: Jaxpr) -> int:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            depth = math.prod(left[axis] for axis in contracted)
-            total += depth * math.prod(equation.outvars[0].aval.shape)
+            left, result = shape(equation.invars[0].aval), shape(equation.outvars[0].aval)
+            total += math.prod(left[axis] for axis in contracted) * math.prod(result)
         else:
             total += sum(_product_work(inner) for inner in _called(equation.params))
     return total
+
+
+def shape(value: Any) -> tuple[int, ...]:
+    """The shape of an operand, which JAX's types do not promise to have."""
+    return value.shape
 
 
 def _called(params: dict[str, Any]) -> list[Jaxpr]:

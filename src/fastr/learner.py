@@ -133,9 +133,11 @@ class Engine:
         self.capacity, self.random_steps = capacity, random_steps
         self.sharding = seed_sharding(len(seeds))
         everywhere = NamedSharding(self.sharding.mesh, PartitionSpec())
+        shapes = jax.eval_shape(self._init, jax.ShapeDtypeStruct((len(seeds),), jnp.int32))
         # Said once for all programs: left to inference, the first call after another program sees
-        # the same arrays under another sharding, and compiles a second time.
-        cohort = Cohort(self.sharding, everywhere, everywhere)  # pyright: ignore[reportArgumentType]
+        # the same arrays under another sharding, and compiles a second time. Only the clock, which
+        # all seeds share, has no axis to divide.
+        cohort = jax.tree.map(lambda leaf: self.sharding if leaf.ndim else everywhere, shapes)
         self.metric_names = self._metric_names()
         # The initial state is built under jit, so that a target and its online network are two
         # buffers: donation needs that.

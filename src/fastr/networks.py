@@ -20,7 +20,7 @@ Net = TypeVar("Net")
 
 
 def widen(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """X in float32, or in its own precision where that is higher."""
+    """x in float32, or in its own precision where that is higher."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -134,7 +134,7 @@ class LayerNorm(eqx.Module):
         self.bias = jnp.zeros(size)
 
     def __call__(self, x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
-        """X scaled to mean 0 and variance 1, then scaled and shifted."""
+        """x scaled to mean 0 and variance 1, then scaled and shifted."""
         return standardize(x, self.weight, self.bias)
 
 

@@ -7,7 +7,7 @@ leaves of a representation they cost a kernel launch each, over one vector they 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ Net = TypeVar("Net")
 class Layout(Generic[Net]):
     """How a network's leaves lie in one flat vector."""
 
-    structure: jax.tree_util.PyTreeDef
+    structure: Any
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
@@ -87,7 +87,7 @@ class Trainable(eqx.Module, Generic[Net]):
         # instead would pad every leaf to the whole vector and add them all up.
         gradient, metrics = jax.grad(loss, has_aux=True)(self.net)
         update, moments = self.adam.transformation.update(self.layout.ravel(gradient), self.moments)
-        parameters = self.parameters + update
+        parameters = jnp.asarray(optax.apply_updates(self.parameters, update))
         return Trainable(parameters, moments, self.layout, self.adam), metrics
 
 

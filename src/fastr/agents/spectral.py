@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy
+from fastr.checks import require
 from fastr.networks import MLP, FourierHead
 from fastr.optim import Adam, Layout, Trainable, polyak
 from fastr.representations.base import AbstractRepresentation
@@ -55,6 +56,13 @@ class SpectralConfig:
         """Arithmetic of matrix products."""
         return self.representation.precision
 
+    def __post_init__(self):
+        require(self, "batch_size", "actor_dim", low=1)
+        require(self, "discount", "target_rate", low=0, high=1)
+        require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
+        rates = ("representation_learning_rate", "critic_learning_rate", "actor_learning_rate")
+        require(self, *rates, low=0)
+
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Spectral":
         """A fresh agent for this environment."""
         representation_key, critic_key, actor_key = jax.random.split(key, 3)
@@ -81,9 +89,9 @@ class SpectralConfig:
 class Target(eqx.Module):
     """Slowly moving copies of all networks, as flat vectors."""
 
-    representation: Float[Array, " parameter"]
-    critics: Float[Array, " parameter"]
-    actor: Float[Array, " parameter"]
+    representation: Float[Array, " representation"]
+    critics: Float[Array, " critics"]
+    actor: Float[Array, " actor"]
 
 
 class DeterministicPolicy(AbstractPolicy):
@@ -151,7 +159,7 @@ class Spectral(AbstractAgent):
             frozen = representation.net
         td_target = self.td_target(batch, target_key)
         features = jax.vmap(frozen.feature)(batch.state, batch.action)
-        td_error = td_target - twin_q(self.critics.net, features)
+        td_error = td_target[None] - twin_q(self.critics.net, features)
         critics, fitted = self.critics.step(lambda net: critic_loss(net, features, td_target))
         actor, gained = self.actor.step(
             lambda net: actor_loss(net, critics.net, frozen, batch.state)
@@ -173,7 +181,7 @@ class Spectral(AbstractAgent):
         return self.representation.layout.unravel(self.target.representation)
 
     def td_target(self, batch: Transition, key: PRNGKeyArray) -> Float[Array, " batch"]:
-        """R + discount * min_k Q_k(psi(s', pi(s') + clipped noise)); all from the targets.
+        """r + discount * min_k Q_k(psi(s', pi(s') + clipped noise)); all from the targets.
 
         Paper: Algorithm 1, line 4, sketches one Q and the online actor; the text has twin critics
         and target smoothing.
@@ -202,7 +210,7 @@ def critic_loss(
 ) -> tuple[Float[Array, ""], Metrics]:
     """Sum over the twins of the mean squared error (Algorithm 1, line 5)."""
     values = twin_q(critics, features)
-    loss = jnp.sum(jnp.mean(jnp.square(values - td_target), axis=1))
+    loss = jnp.sum(jnp.mean(jnp.square(values - td_target[None]), axis=1))
     return loss, {"critic_loss": loss, "q_mean": jnp.mean(values)}
 
 

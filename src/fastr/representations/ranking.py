@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from fastr.checks import require
+from fastr.errors import UserError
 from fastr.networks import (
     TIME_DIM,
     FourierHead,
@@ -55,6 +57,13 @@ class RankingConfig:
     """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the
     contrastive loss with float32 parameters, sums and softmax (tf32 elsewhere)."""
 
+    def __post_init__(self):
+        require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)
+        require(self, "blocks", "reward_weight", low=0)
+        require(self, "fourier_dim", low=2)
+        if self.fourier_dim % 2:
+            raise UserError(f"--fourier-dim is {self.fourier_dim}; it must be even.")
+
 
 def vp_signal(levels: int) -> Float[Array, " level"]:
     """Share of the signal's variance at t = 1..T: exp(-0.1 t/T - 4.95 (t/T)^2); no clean level."""
@@ -87,7 +96,7 @@ def _ranking_forward(logits: Array) -> tuple[Array, tuple[Array, Array]]:
 def _ranking_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
     logits, normalizer = residuals
     softmax = jnp.exp(logits - normalizer[..., None])
-    return ((softmax - jnp.eye(logits.shape[-1])) * (cotangent / normalizer.size),)
+    return ((softmax - jnp.eye(logits.shape[-1])[None]) * (cotangent / normalizer.size),)
 
 
 ranking_loss.defvjp(_ranking_forward, _ranking_backward)
@@ -95,7 +104,7 @@ ranking_loss.defvjp(_ranking_forward, _ranking_backward)
 
 def positives(logits: Float[Array, "level batch batch"]) -> Float[Array, "level batch"]:
     """The logits of the true candidates; a masked sum, which fuses where a gather would not."""
-    return jnp.sum(jnp.where(jnp.eye(logits.shape[-1], dtype=bool), logits, 0.0), axis=-1)
+    return jnp.sum(jnp.where(jnp.eye(logits.shape[-1], dtype=bool)[None], logits, 0.0), axis=-1)
 
 
 @jax.custom_vjp
@@ -198,7 +207,7 @@ class Contrast(eqx.Module):
         inlet = network.encoder.inlet
         # [s'; e(t)] W + b by parts: the level's part is the same for the whole batch.
         state_weight, time_weight = jnp.split(inlet.weight, [states.shape[-1]])
-        offset = embedding @ time_weight + inlet.bias
+        offset = embedding @ time_weight + inlet.bias[None]
         # One axis of rows: over two, the weights' gradients would need transposed copies.
         levels, batch, size = states.shape
         product = states.reshape(levels * batch, size) @ state_weight

@@ -1,0 +1,129 @@
+"""The command line as a new user types it: each wrong command gets one helpful sentence."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fastr.cli import run
+from fastr.config import preset, to_json
+from fastr.runs import RunWriter
+
+WRONG = {
+    "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
+    "no task": (["train"], ["TASK", "walker-walk"]),
+    "unknown task": (["train", "humanoid-wlak"], ["humanoid-wlak", "humanoid-walk"]),
+    "unknown method": (["train", "walker-walk", "--method", "fster"], ["fster", "fastr"]),
+    "unknown preset": (["info", "walker-walk", "--preset", "papr"], ["papr", "paper"]),
+    "unknown option": (["info", "walker-walk", "--discont", "0.9"], ["--discont", "--discount"]),
+    "not a number": (["info", "walker-walk", "--frames", "many"], ["--frames", "many"]),
+    "seed twice": (["train", "walker-walk", "--seeds", "1", "1"], ["--seeds", "once"]),
+    "negative seed": (["train", "walker-walk", "--seeds", "-1"], ["--seeds", "0"]),
+    "no frames": (["train", "walker-walk", "--frames", "0"], ["--frames", "at least 1"]),
+    "negative frames": (["train", "walker-walk", "--frames", "-2"], ["--frames", "at least 1"]),
+    "frame skip": (["info", "walker-walk", "--frame-skip", "3"], ["--frame-skip 3"]),
+    "discrete actions": (["info", "gym:CartPole-v1"], ["gym:CartPole-v1", "Discrete"]),
+    "unknown gym id": (["info", "gym:HalfCheeta-v5"], ["HalfCheeta-v5"]),
+    "no module": (["info", "no_such_package:Robot-v0"], ["no_such_package"]),
+    "no run": (["resume", "nowhere"], ["nowhere", "not a run"]),
+    "no run to evaluate": (["eval", "nowhere"], ["nowhere", "not a run"]),
+    "no video": (["play", "nowhere"], ["--video"]),
+    "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "at least 1"]),
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_command_gets_one_sentence(arguments, named, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("fastr: ")
+    assert said.err.count("\n") == 1
+    for word in named:
+        assert word in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_config_in_the_same_directory_is_refused(tmp_path, capsys):
+    config = to_json(preset("walker-walk", "fastr", "quick"))
+    with RunWriter.create(tmp_path / "run", {"train": config, "provenance": {}}) as writer:
+        writer.append({"kind": "episode"})
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    arguments = ["train", "walker-walk", "--preset", "quick", "--discount", "0.9"]
+    assert run([*arguments, "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "discount" in said
+    assert said.count("\n") == 1
+    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("method", "encoders"),
+    [
+        ("fastr", {"state_encoder": 1_350_144, "action_encoder": 1_326_592}),
+        ("ctrl-sr", {"joint_encoder": 1_360_896}),
+    ],
+)
+def test_info_counts_the_papers_networks(method, encoders, capsys):
+    assert run(["info", "humanoid-walk", "--method", method, "--preset", "paper", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    shared = {
+        "next_state_encoder": 1_415_680,
+        "time_embedding": 65_920,
+        "temperature": 25,
+        "reward_head": 790_017,
+        "critics": 1_580_034,
+        "actor": 573_973,
+    }
+    assert report["parameters"] == encoders | shared
+    assert report["parameters_total"] == sum((encoders | shared).values())
+    assert (report["agent_steps"], report["updates"]) == (500_001, 495_001)
+
+
+def test_multiply_adds_are_those_of_the_layers(capsys):
+    arguments = ["--preset", "quick", "--noise-levels", "1", "--json"]
+    run(["info", "walker-walk", *arguments])
+    one = json.loads(capsys.readouterr().out)["multiply_adds_per_update"]
+    run(["info", "walker-walk", *arguments[:-2], "3", "--json"])
+    three = json.loads(capsys.readouterr().out)["multiply_adds_per_update"]
+    sizes = preset("walker-walk", "fastr", "quick").agent
+    hidden, batch = sizes.representation.hidden_dim, sizes.batch_size
+    products = 2 * sizes.representation.blocks + 1
+    # A further level: the next-state factor (its inlet needs no gradient for its input), the
+    # scores, and the level's time embedding with its share of the inlet.
+    rows = batch * (3 * products * hidden * hidden + 2 * 24 * hidden)
+    scores = 3 * batch * batch * hidden
+    time = 3 * (128 * 256 + 256 * 128 + 128 * hidden) - 128 * 256
+    assert three - one == 2 * (rows + scores + time)
+
+
+def test_help_names_every_hyperparameter(capsys):
+    with pytest.raises(SystemExit) as end:
+        run(["train", "--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    for name in ("--discount", "--feature-dim", "--score", "--frames", "--seeds", "--out"):
+        assert name in said
+
+
+def test_help_without_arguments_lists_the_commands():
+    shown = subprocess.run(
+        [sys.executable, "-m", "fastr.cli", "--help"], capture_output=True, text=True, check=True
+    )
+    for name in ("train", "resume", "eval", "play", "info", "bench"):
+        assert f"fastr {name}" in shown.stdout
+
+
+def test_bench_reports_its_units_as_json(capsys):
+    sizes = ["--feature-dim", "8", "--hidden-dim", "8", "--batch-size", "8", "--noise-levels", "1"]
+    arguments = ["bench", "gym:Pendulum-v1", "--preset", "quick", "--updates", "2", "--json"]
+    assert run([*arguments, "--repeats", "2", "--seeds", "0", "1", *sizes]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["seeds"] == 2
+    assert len(report["milliseconds_each_repeat"]) == 2
+    rate = 1e3 / report["milliseconds_per_joint_update"]
+    assert report["joint_updates_per_second"] == pytest.approx(rate)
+    assert report["seed_updates_per_second"] == pytest.approx(2 * rate)
+    assert report["peak_memory_bytes"] > 2**20

@@ -1,0 +1,63 @@
+"""Imports point down, and what must stay light does not load JAX."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastr
+
+SOURCE = Path(fastr.__file__).parent
+
+# From the bottom up: a module may import those of earlier rows, and none of its own.
+LAYERS = [
+    {"__init__", "errors", "spec", "summary", "runtime", "processes"},
+    {"checks"},
+    {"types", "envs", "checkpoints", "track", "plots"},
+    {"networks", "optim", "moments", "replay", "pool", "runs"},
+    {"representations.__init__", "representations.base", "agents.__init__", "agents.base"},
+    {"representations.ranking"},
+    {"representations.cp", "representations.joint"},
+    {"agents.spectral"},
+    {"learner", "config"},
+    {"policies", "count", "progress"},
+    {"bench", "evaluate"},
+    {"train"},
+    {"play"},
+    {"cli"},
+    {"demo"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+
+def modules() -> dict[str, Path]:
+    paths = SOURCE.rglob("*.py")
+    return {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in paths}
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "fastr":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fastr."):
+            found.add(node.module.removeprefix("fastr."))
+    return found
+
+
+def test_every_module_has_a_layer():
+    assert modules().keys() == RANK.keys()
+
+
+def test_imports_only_point_down():
+    for name, path in modules().items():
+        for other in imported(path):
+            assert RANK[other] < RANK[name], f"{name} imports {other}"
+
+
+@pytest.mark.parametrize("module", ["envs", "pool", "runs", "summary", "plots", "evaluate"])
+def test_light_modules_do_not_load_jax(module):
+    code = f"import fastr.{module}, sys; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

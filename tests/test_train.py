@@ -1,0 +1,202 @@
+"""A run as a whole: counters, rows, and that stopping leaves no trace in the result."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fastr.config import TrainConfig, from_json, preset, to_json
+from fastr.errors import RunError
+from fastr.runs import RunDirectory, RunWriter
+from fastr.train import train
+
+
+def tiny(task: str = "gym:Pendulum-v1", **changes) -> TrainConfig:
+    config = preset(task, "fastr", "quick")
+    representation = replace(
+        config.agent.representation,
+        feature_dim=8,
+        hidden_dim=8,
+        noise_levels=2,
+        fourier_dim=8,
+        head_dim=8,
+    )
+    agent = replace(config.agent, representation=representation, batch_size=16, actor_dim=8)
+    protocol = {
+        "seeds": (3, 7),
+        "frames": 500,
+        "random_frames": 100,
+        "eval_frames": 250,
+        "eval_episodes": 2,
+        "checkpoint_frames": 150,
+    }
+    return replace(config, agent=agent, **(protocol | changes))
+
+
+def start(config: TrainConfig, path) -> RunWriter:
+    return RunWriter.create(path, {"train": to_json(config), "provenance": {}})
+
+
+def identity(row: dict) -> tuple:
+    return row["kind"], row["seed"], row["frames"], row["return"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    with start(tiny(), path) as run:
+        train(tiny(), run)
+    return RunDirectory.open(path)
+
+
+class Killed(BaseException):
+    """As good as a SIGKILL: nothing of ours catches it."""
+
+
+def kill_at(frames: int):
+    def listen(row: dict) -> None:
+        if row["frames"] >= frames:
+            raise Killed
+
+    return listen
+
+
+def resume(path) -> None:
+    run, checkpoint = RunWriter.resume(path)
+    with run:
+        train(from_json(run.config["train"]), run, checkpoint)
+
+
+def assert_same_end(path, whole: RunDirectory) -> None:
+    ended = RunDirectory.open(path)
+    ours, theirs = ended.latest(), whole.latest()
+    assert ours.frames == theirs.frames == 500
+    expected = theirs.arrays()
+    assert ours.arrays().keys() == expected.keys()
+    for name, array in ours.arrays().items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    np.testing.assert_array_equal(ours.replay_rows()[1], theirs.replay_rows()[1])
+    found = sorted(identity(row) for row in ended.rows())
+    assert found == sorted(identity(row) for row in whole.rows())
+
+
+def test_rows_hold_what_the_protocol_promises(uninterrupted):
+    rows = uninterrupted.rows()
+    evaluations = [row for row in rows if row["kind"] == "evaluation"]
+    assert [(row["frames"], row["seed"]) for row in evaluations] == [
+        (frames, seed) for frames in (0, 250, 500) for seed in (3, 7)
+    ]
+    assert all(row["return"] == pytest.approx(np.mean(row["returns"])) for row in evaluations)
+    # Pendulum's episodes last 200 frames and pay between -16.3 and 0 a frame.
+    episodes = [row for row in rows if row["kind"] == "episode"]
+    assert [(row["frames"], row["seed"]) for row in episodes] == [
+        (frames, seed) for frames in (200, 400) for seed in (3, 7)
+    ]
+    assert all(-3_260 < row["return"] < 0 for row in episodes)
+    assert all(row["agent_steps_in_episode"] == 100 for row in episodes)
+    assert all(row["nce_loss"] > 0 for row in episodes)
+    text = (uninterrupted.path / "rows.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in text] == rows
+
+
+def test_counters_on_the_device(uninterrupted):
+    arrays = uninterrupted.latest().arrays()
+    # 251 agent steps; the last transition is still on its way; updates from step 50 on.
+    assert (arrays["steps"], arrays["updates"]) == (250, 201)
+    np.testing.assert_array_equal(arrays["learners.moments.count"], [250.0, 250.0])
+
+
+def test_replay_holds_the_episodes_as_they_happened(uninterrupted):
+    _, rows = uninterrupted.latest().replay_rows()
+    states, next_states = rows[..., :3], rows[..., 4:7]
+    follows = np.all(states[1:] == next_states[:-1], axis=-1)
+    # Every state is the next state of the row before, but for the first of an episode: the next
+    # state of a truncated episode is its real last one.
+    assert [list(np.flatnonzero(~follows[:, seed])) for seed in (0, 1)] == [[99, 199]] * 2
+    assert np.all(rows[..., -1] == 1.0)
+
+
+def test_seeds_differ_in_everything_random(uninterrupted):
+    checkpoint = uninterrupted.latest()
+    _, rows = checkpoint.replay_rows()
+    assert not np.any(np.all(rows[:, 0] == rows[:, 1], axis=-1))
+    parameters = checkpoint.arrays()["learners.agent.actor.parameters"]
+    assert np.mean(parameters[0] == parameters[1]) < 0.2
+
+
+def test_stopped_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
+    path = tmp_path / "stopped"
+    calls = iter(range(10_000))
+    with start(tiny(), path) as run:
+        train(tiny(), run, stopped=lambda: next(calls) == 121)
+    assert RunDirectory.open(path).latest().frames == 240
+    resume(path)
+    assert_same_end(path, uninterrupted)
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
+    path = tmp_path / "killed"
+    with pytest.raises(Killed), start(tiny(), path) as run:
+        train(tiny(), run, listeners=(kill_at(400),))
+    assert RunDirectory.open(path).latest().frames == 300
+    resume(path)
+    assert_same_end(path, uninterrupted)
+
+
+def test_killed_before_the_first_checkpoint_starts_again(tmp_path, uninterrupted):
+    path = tmp_path / "early"
+    with pytest.raises(Killed), start(tiny(), path) as run:
+        train(tiny(), run, listeners=(kill_at(0),))
+    resume(path)
+    assert_same_end(path, uninterrupted)
+
+
+def test_sigkill_of_the_whole_process_loses_nothing(tmp_path, uninterrupted):
+    path = tmp_path / "sigkill"
+    with start(tiny(), path):
+        pass
+    code = f"import test_train; test_train.resume({str(path)!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": os.path.dirname(__file__)},
+    )
+    deadline = time.monotonic() + 240
+    while not list(path.glob("checkpoints/0*")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    resume(path)
+    assert_same_end(path, uninterrupted)
+
+
+def test_terminations_reach_the_replay(tmp_path):
+    config = tiny("gym:InvertedPendulum-v5", frames=200, eval_frames=200, checkpoint_frames=0)
+    path = tmp_path / "gym"
+    with start(config, path) as run:
+        train(config, run)
+    rows = RunDirectory.open(path).latest().replay_rows()[1]
+    fallen = 1.0 - rows[..., -1]
+    assert 0 < fallen.sum() < 0.5 * fallen.size
+    ends = np.argwhere(fallen)
+    # The pendulum has fallen where |angle| > 0.2: the next state says so, the state does not.
+    assert all(abs(rows[i, seed, 6]) > 0.2 >= abs(rows[i, seed, 1]) for i, seed in ends)
+
+
+def test_a_loss_that_turns_non_finite_stops_the_run(tmp_path):
+    config = tiny(frames=1_200, eval_frames=1_200)
+    agent = replace(config.agent, critic_learning_rate=1e30)
+    config = replace(config, agent=agent)
+    path = tmp_path / "broken"
+    with pytest.raises(RunError) as failure, start(config, path) as run:
+        train(config, run)
+    message = str(failure.value)
+    assert "Seed 3" in message
+    assert "since update" in message
+    assert str(path) in message
