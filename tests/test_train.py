@@ -200,3 +200,49 @@ def test_a_loss_that_turns_non_finite_stops_the_run(tmp_path):
     assert "Seed 3" in message
     assert "since update" in message
     assert str(path) in message
+
+
+def test_seeds_share_out_over_devices():
+    code = """
+import jax, numpy as np
+from dataclasses import replace
+from test_train import tiny
+from fastr.learner import Engine
+from fastr.spec import EnvSpec
+agent, spec = tiny().agent, EnvSpec(3, 1)
+engine = Engine(agent, spec, (3, 7), capacity=64, random_steps=0)
+cohort = engine.init()
+rows = np.random.default_rng(0).standard_normal((20, 2, spec.row_dim + 3), np.float32)
+for row in rows:
+    cohort, actions = engine.interact(cohort, row)
+for _ in range(3):
+    cohort, metrics = engine.improve(cohort)
+parameters = cohort.learners.agent.critics.parameters
+program = engine.improve.lower(cohort).compile().as_text()
+print(len(parameters.sharding.device_set), engine.improve._cache_size())
+print(sum(word in program for word in ("all-reduce(", "all-gather(", "collective-permute(")))
+print(np.asarray(actions).tobytes().hex())
+print(np.asarray(parameters).tobytes().hex())
+"""
+    outputs = []
+    for devices in (1, 2):
+        environment = {
+            "PYTHONPATH": os.path.dirname(__file__),
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        outputs.append(done.stdout.split())
+    (one, *single), (two, *sharded) = outputs
+    # Spread over two devices, compiled once, without a word between them.
+    assert (one, two) == ("1", "2")
+    assert single[0] == sharded[0] == "1"
+    assert sharded[1] == "0"
+    for alone, shared in zip(single[2:], sharded[2:], strict=True):
+        numbers = [np.frombuffer(bytes.fromhex(text), np.float32) for text in (alone, shared)]
+        np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-5)

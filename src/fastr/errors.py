@@ -14,5 +14,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
-class RunError(Exception):
+class RunError(RuntimeError):
     """A run that cannot go on: the command line prints this one sentence and exits with code 1."""

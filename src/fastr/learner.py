@@ -145,7 +145,12 @@ class Engine:
         self.explore = jax.jit(self._explore)
         moved = (cohort, self.sharding)
         self.interact = jax.jit(self._interact, donate_argnums=0, out_shardings=moved)
-        self.improve = jax.jit(self._improve, donate_argnums=0, out_shardings=moved)
+        self.improve = jax.jit(
+            self._improve,
+            donate_argnums=0,
+            out_shardings=moved,
+            compiler_options=update_options(),
+        )
         self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.learners))
 
     def init(self) -> Cohort:
@@ -198,6 +203,15 @@ class Engine:
         """The arithmetic of all float32 matrix products traced inside."""
         exact = self.config.precision == "float32"
         return jax.default_matmul_precision("float32" if exact else "tensorfloat32")
+
+
+def update_options() -> dict[str, str]:
+    """Compiler settings of the update on this kind of device."""
+    if jax.default_backend() != "gpu":
+        return {}
+    # Actor and critics read target features alone, so they can run beside the contrastive loss:
+    # measured on an H200, 4.8 -> 4.1 ms for five seeds and 2.0 -> 1.5 ms for one.
+    return {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 
 
 def seed_sharding(seeds: int) -> NamedSharding:

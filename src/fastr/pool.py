@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float32
 
 from fastr import envs
 from fastr.envs import Environment, episode_seed
-from fastr.errors import UserError
+from fastr.errors import RunError, UserError
 from fastr.processes import light_start
 from fastr.spec import EnvSpec
 
@@ -29,7 +29,7 @@ _START_SECONDS = 300.0
 _CLOSE_SECONDS = 2.0
 
 
-class WorkerError(RuntimeError):
+class WorkerError(RunError):
     """An environment's process failed; the message names its seed and what happened."""
 
 

@@ -94,9 +94,9 @@ class Trainer:
             # next without a pause, and the simulators run beside it.
             self.cohort, self.metrics = self.engine.improve(self.cohort)
         actions = np.asarray(actions)
-        self.pool.send(actions)
-        if step % HEALTH_STEPS == 0:
+        if step % HEALTH_STEPS == 0 or not np.isfinite(actions).all():
             self.check_health()
+        self.pool.send(actions)
         if self.evaluation is not None and self.evaluation[1].done():
             self.record_evaluation()
         self.take_in(actions, self.pool.receive())

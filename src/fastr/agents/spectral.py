@@ -183,7 +183,7 @@ class Spectral(AbstractAgent):
     def td_target(self, batch: Transition, key: PRNGKeyArray) -> Float[Array, " batch"]:
         """r + discount * min_k Q_k(psi(s', pi(s') + clipped noise)); all from the targets.
 
-        Paper: Algorithm 1, line 4, sketches one Q and the online actor; the text has twin critics
+        Algorithm 1, line 4, sketches one Q and the online actor; the paper's text has twin critics
         and target smoothing.
         """
         policy = DeterministicPolicy(self.target.actor, self.actor.layout)
@@ -222,8 +222,8 @@ def actor_loss(
 ) -> tuple[Float[Array, ""], Metrics]:
     """-mean Q(psi(s, pi(s))) over batch and twins (Algorithm 1, line 6).
 
-    # Paper: the stop-gradient around phi_a(pi(s)) would leave the actor no gradient at all. It is
-    # read as holding the encoders' parameters fixed; the gradient reaches pi through phi_a.
+    The paper's stop-gradient around phi_a(pi(s)) would leave the actor no gradient at all. It is
+    read as holding the encoders' parameters fixed; the gradient reaches pi through phi_a.
     """
     actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(states)
     features = jax.vmap(representation.feature)(states, actions)
