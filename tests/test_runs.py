@@ -135,7 +135,7 @@ def test_create_then_open(tmp_path):
     opened = RunDirectory.open(tmp_path / "deep" / "run")
     assert opened.config == writer.config
     assert opened.rows() == []
-    with pytest.raises(UserError, match="has no checkpoint to continue from"):
+    with pytest.raises(UserError, match="has no checkpoint yet"):
         opened.latest()
 
 
@@ -997,10 +997,19 @@ def test_a_lock_is_released_after_a_failed_start(run):
     for _ in range(2):
         with pytest.raises(UserError, match="use `fastr resume"):
             RunWriter.create(run, CONFIG)
-    shutil.rmtree(run / "checkpoints")
+    for index in run.glob("checkpoints/*/index.json"):
+        index.write_text("torn")
     for _ in range(2):
-        with pytest.raises(UserError, match="has no checkpoint"):
+        with pytest.raises(UserError, match="has no usable checkpoint"):
             RunWriter.resume(run)
+
+
+def test_a_run_without_a_checkpoint_starts_again(run):
+    shutil.rmtree(run / "checkpoints")
+    writer, checkpoint = RunWriter.resume(run)
+    with writer:
+        assert checkpoint is None
+        assert writer.rows() == []
 
 
 def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):

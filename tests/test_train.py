@@ -43,8 +43,8 @@ def start(config: TrainConfig, path) -> RunWriter:
     return RunWriter.create(path, {"train": to_json(config), "provenance": {}})
 
 
-def identity(row: dict) -> tuple:
-    return row["kind"], row["seed"], row["frames"], row["return"]
+def identity(row: dict) -> str:
+    return json.dumps({name: value for name, value in row.items() if name != "seconds"})
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,9 @@ def test_rows_hold_what_the_protocol_promises(uninterrupted):
         (frames, seed) for frames in (0, 250, 500) for seed in (3, 7)
     ]
     assert all(row["return"] == pytest.approx(np.mean(row["returns"])) for row in evaluations)
+    # Frame 250 is agent step 125, the 126th; the first update came at step 50.
+    counters = {(row["agent_steps"], row["updates"]) for row in evaluations}
+    assert counters == {(1, 0), (126, 76), (251, 201)}
     # Pendulum's episodes last 200 frames and pay between -16.3 and 0 a frame.
     episodes = [row for row in rows if row["kind"] == "episode"]
     assert [(row["frames"], row["seed"]) for row in episodes] == [

@@ -200,7 +200,7 @@ def latest(run: Path) -> Checkpoint:
             return replace(checkpoint, skipped=messages)
     if damaged:
         raise UserError(f"{run} has no usable checkpoint: {'; '.join(damaged)}.")
-    raise UserError(f"{run} has no checkpoint to continue from; train again with another --out.")
+    raise UserError(f"{run} has no checkpoint yet; `fastr resume {run}` goes on with the run.")
 
 
 def save(run: Path, snapshot: Snapshot, *, last: Checkpoint | None) -> Checkpoint:

@@ -8,7 +8,7 @@ transitions up to t - 1.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -45,6 +45,14 @@ class Host:
     """Each seed's actions in its current episode: replayed, they rebuild the simulator's state."""
 
 
+class Pending(NamedTuple):
+    """An evaluation under way: the agent step it belongs to, and that step's losses."""
+
+    evaluation: Evaluation
+    step: int
+    metrics: jax.Array | None
+
+
 class Trainer:
     """One run in progress: the device's state, the host's state, and the processes beside them."""
 
@@ -64,7 +72,7 @@ class Trainer:
         """The last transition of every seed, on its way to the device."""
         self.states = np.zeros((0, pool.spec.state_dim), np.float32)
         self.metrics: jax.Array | None = None
-        self.evaluation: tuple[int, Evaluation] | None = None
+        self.pending: Pending | None = None
         self.saved_steps = 0
         self.listeners: list[Callable[[dict[str, Any]], None]] = [run.append]
 
@@ -97,7 +105,7 @@ class Trainer:
         if step % HEALTH_STEPS == 0 or not np.isfinite(actions).all():
             self.check_health()
         self.pool.send(actions)
-        if self.evaluation is not None and self.evaluation[1].done():
+        if self.pending is not None and self.pending.evaluation.done():
             self.record_evaluation()
         self.take_in(actions, self.pool.receive())
         self.host.next_step = step + 1
@@ -131,11 +139,13 @@ class Trainer:
 
     def end_episode(self, i: int) -> None:
         """Record the return of a training episode and count the next one."""
+        step = self.host.next_step
+        frames = (step + 1) * self.config.frame_skip
         self.record(
-            "episode",
-            i,
-            (self.host.next_step + 1) * self.config.frame_skip,
-            {"return": self.host.returns[i], "agent_steps_in_episode": len(self.host.actions[i])},
+            {"kind": "episode", "seed": self.config.seeds[i], "frames": frames}
+            | self.progress(step)
+            | {"return": self.host.returns[i], "agent_steps_in_episode": len(self.host.actions[i])}
+            | self.losses(self.metrics, i)
         )
         self.host.episodes[i] += 1
         self.host.returns[i] = 0.0
@@ -148,41 +158,42 @@ class Trainer:
         first = self.host.evaluated * self.config.eval_episodes
         episodes = range(first, first + self.config.eval_episodes)
         submitted = self.evaluator.submit(leaves, self.config.seeds, episodes)
-        self.evaluation = (frames, submitted)
+        self.pending = Pending(submitted, frames // self.config.frame_skip, self.metrics)
         self.host.evaluated += 1
 
     def record_evaluation(self) -> None:
         """Write down the evaluation under way, if there is one, waiting for its episodes."""
-        if self.evaluation is None:
+        if self.pending is None:
             return
-        frames, evaluation = self.evaluation
-        self.evaluation = None
-        for i, returns in enumerate(evaluation.returns()):
+        pending, self.pending = self.pending, None
+        for i, returns in enumerate(pending.evaluation.returns()):
             figures = {"return": float(np.mean(returns)), "returns": returns.tolist()}
-            self.record("evaluation", i, frames, figures)
+            frames = pending.step * self.config.frame_skip
+            self.record(
+                {"kind": "evaluation", "seed": self.config.seeds[i], "frames": frames}
+                | self.progress(pending.step)
+                | figures
+                | self.losses(pending.metrics, i)
+            )
 
-    def record(self, kind: str, i: int, frames: int, figures: dict[str, Any]) -> None:
-        """One row of measurements of one seed, with the losses of its latest update."""
-        seconds = time.monotonic() - self.clock
-        step = self.host.next_step
-        row = {
-            "kind": kind,
-            "seed": self.config.seeds[i],
-            "frames": frames,
-            "agent_steps": frames // self.config.frame_skip,
-            "updates": max(0, step + 1 - self.config.random_steps),
-            "seconds": round(seconds, 3),
-            **figures,
-            **self.losses(i),
-        }
+    def record(self, row: dict[str, Any]) -> None:
+        """Hand one row of measurements to everybody who listens."""
         for listener in self.listeners:
             listener(row)
 
-    def losses(self, i: int) -> dict[str, float | None]:
-        """The metrics of one seed's latest update; null before the first."""
-        if self.metrics is None:
+    def progress(self, step: int) -> dict[str, float]:
+        """Agent steps and updates when this agent step was done, and the wall-clock now."""
+        return {
+            "agent_steps": step + 1,
+            "updates": max(0, step + 1 - self.config.random_steps),
+            "seconds": round(time.monotonic() - self.clock, 3),
+        }
+
+    def losses(self, metrics: jax.Array | None, i: int) -> dict[str, float | None]:
+        """The metrics of one seed's update; null before the first."""
+        if metrics is None:
             return dict.fromkeys(self.engine.metric_names)
-        values = np.asarray(self.metrics)[i].tolist()
+        values = np.asarray(metrics)[i].tolist()
         return dict(zip(self.engine.metric_names, values, strict=True))
 
     def check_health(self) -> None:
