@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fastr.cli import run
 from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import RunError
 from fastr.runs import RunDirectory, RunWriter
@@ -50,8 +51,8 @@ def identity(row: dict) -> str:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "whole"
-    with start(tiny(), path) as run:
-        train(tiny(), run)
+    with start(tiny(), path) as writer:
+        train(tiny(), writer)
     return RunDirectory.open(path)
 
 
@@ -136,8 +137,8 @@ def test_seeds_differ_in_everything_random(uninterrupted):
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
     path = tmp_path / "stopped"
     calls = iter(range(10_000))
-    with start(tiny(), path) as run:
-        train(tiny(), run, stopped=lambda: next(calls) == 121)
+    with start(tiny(), path) as writer:
+        train(tiny(), writer, stopped=lambda: next(calls) == 121)
     assert RunDirectory.open(path).latest().frames == 240
     resume(path)
     assert_same_end(path, uninterrupted)
@@ -145,8 +146,8 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
 
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
     path = tmp_path / "killed"
-    with pytest.raises(Killed), start(tiny(), path) as run:
-        train(tiny(), run, listeners=(kill_at(400),))
+    with pytest.raises(Killed), start(tiny(), path) as writer:
+        train(tiny(), writer, listeners=(kill_at(400),))
     assert RunDirectory.open(path).latest().frames == 300
     resume(path)
     assert_same_end(path, uninterrupted)
@@ -154,8 +155,8 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
 
 def test_killed_before_the_first_checkpoint_starts_again(tmp_path, uninterrupted):
     path = tmp_path / "early"
-    with pytest.raises(Killed), start(tiny(), path) as run:
-        train(tiny(), run, listeners=(kill_at(0),))
+    with pytest.raises(Killed), start(tiny(), path) as writer:
+        train(tiny(), writer, listeners=(kill_at(0),))
     resume(path)
     assert_same_end(path, uninterrupted)
 
@@ -182,8 +183,8 @@ def test_sigkill_of_the_whole_process_loses_nothing(tmp_path, uninterrupted):
 def test_terminations_reach_the_replay(tmp_path):
     config = tiny("gym:InvertedPendulum-v5", frames=200, eval_frames=200, checkpoint_frames=0)
     path = tmp_path / "gym"
-    with start(config, path) as run:
-        train(config, run)
+    with start(config, path) as writer:
+        train(config, writer)
     rows = RunDirectory.open(path).latest().replay_rows()[1]
     fallen = 1.0 - rows[..., -1]
     assert 0 < fallen.sum() < 0.5 * fallen.size
@@ -197,8 +198,8 @@ def test_a_loss_that_turns_non_finite_stops_the_run(tmp_path):
     agent = replace(config.agent, critic_learning_rate=1e30)
     config = replace(config, agent=agent)
     path = tmp_path / "broken"
-    with pytest.raises(RunError) as failure, start(config, path) as run:
-        train(config, run)
+    with pytest.raises(RunError) as failure, start(config, path) as writer:
+        train(config, writer)
     message = str(failure.value)
     assert "Seed 3" in message
     assert "since update" in message
@@ -249,3 +250,16 @@ print(np.asarray(parameters).tobytes().hex())
     for alone, shared in zip(single[2:], sharded[2:], strict=True):
         numbers = [np.frombuffer(bytes.fromhex(text), np.float32) for text in (alone, shared)]
         np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-5)
+
+
+def test_evaluation_repeats_itself(uninterrupted, capsys):
+    reports = []
+    for _ in range(2):
+        assert run(["eval", str(uninterrupted.path), "--episodes", "2", "--json"]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    assert reports[0] == reports[1]
+    assert reports[0]["frames"] == 500
+    assert [entry["seed"] for entry in reports[0]["seeds"]] == [3, 7]
+    # Other episodes than those that training was evaluated on.
+    known = {value for row in uninterrupted.rows() for value in row.get("returns", [])}
+    assert known.isdisjoint(reports[0]["seeds"][0]["returns"])

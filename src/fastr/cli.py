@@ -336,7 +336,7 @@ def parsed(
         if not stop.code:
             raise
         raise UserError(
-            f"{one_sentence(said.getvalue())}. `fastr {name} --help` lists all options."
+            f"{one_sentence(said.getvalue())} `fastr {name} --help` lists all options."
         ) from None
 
 
@@ -345,14 +345,14 @@ def one_sentence(box: str) -> str:
     lines = [line.strip("│ ").strip() for line in box.splitlines()]
     body = [line for line in lines if line and not line.startswith("╭")]
     end = next((i for i, line in enumerate(body) if set(line) <= set("─╰╯")), len(body))
+    said = " ".join(body[:end]).rstrip(".")
     suggested = [line.split()[0] for line in body[end:] if line.startswith("--")]
-    hint = f"; did you mean {' or '.join(suggested[:3])}?" if suggested else ""
-    return " ".join(body[:end]).rstrip(".") + hint.rstrip("?")
+    typed = next((word.strip(",:") for word in said.split() if word.startswith("--")), "")
+    return f"{said}.{nearest(typed, suggested)}" if typed not in suggested else f"{said}."
 
 
 def trained(path: Path) -> tuple[TrainConfig, int, list]:
     """A run's configuration, the frames of its newest checkpoint, and its seeds' policies."""
-    from fastr.envs import spec
     from fastr.play import trained_policies
     from fastr.runs import RunDirectory
 
@@ -361,8 +361,7 @@ def trained(path: Path) -> tuple[TrainConfig, int, list]:
     checkpoint = directory.latest()
     for message in checkpoint.skipped:
         print(f"fastr: {message}", file=sys.stderr)
-    sizes = spec(config.task, config.frame_skip)
-    return config, checkpoint.frames, trained_policies(config, sizes, checkpoint)
+    return config, checkpoint.frames, trained_policies(config, checkpoint)
 
 
 def check_environment(config: TrainConfig) -> None:

@@ -1,6 +1,7 @@
 """A trained policy at work: loaded from its run, replayed, filmed."""
 
 import contextlib
+import warnings
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -21,17 +22,28 @@ from fastr.train import REPLAY, leaf_name
 PICTURES_PER_SECOND = 25
 
 
-def trained_policies(
-    config: TrainConfig, spec: EnvSpec, checkpoint: Checkpoint
-) -> list[list[np.ndarray]]:
+def trained_policies(config: TrainConfig, checkpoint: Checkpoint) -> list[list[np.ndarray]]:
     """The arrays of each seed's greedy policy at a checkpoint."""
-    engine = Engine(config.agent, spec, config.seeds, capacity=1, random_steps=0)
     arrays = checkpoint.arrays()
+    spec = saved_spec(arrays)
+    engine = Engine(config.agent, spec, config.seeds, capacity=1, random_steps=0)
     shapes = jax.eval_shape(engine.init)
     cohort: Cohort = jax.tree_util.tree_map_with_path(
         lambda path, leaf: _array(arrays, leaf_name(path), leaf), shapes
     )
     return snapshots(engine.policies(cohort), len(config.seeds))
+
+
+def saved_spec(arrays: dict[str, np.ndarray]) -> EnvSpec:
+    """The environment's sizes as the run saw them; no simulator is loaded to ask."""
+    rows, states = arrays.get("pending_rows"), arrays.get("pending_states")
+    if rows is None or states is None or rows.ndim != 2 or states.ndim != 2:
+        raise UserError("The checkpoint does not hold the state of a training run.")
+    state_dim = states.shape[1]
+    action_dim = rows.shape[1] - 2 * state_dim - 2
+    if state_dim < 1 or action_dim < 1:
+        raise UserError("The checkpoint's transitions do not fit its states.")
+    return EnvSpec(state_dim, action_dim)
 
 
 def _array(
@@ -68,5 +80,8 @@ def video(path: Path, width: int, height: int) -> Generator[None, np.ndarray, No
     writer = imageio_ffmpeg.write_frames(
         path, (width, height), fps=PICTURES_PER_SECOND, macro_block_size=2, quality=7
     )
-    writer.send(None)
+    with warnings.catch_warnings():
+        # Python warns of any fork beside JAX's threads; this one starts another program at once.
+        warnings.filterwarnings("ignore", message=r"os\.fork", category=RuntimeWarning)
+        writer.send(None)
     return writer

@@ -181,7 +181,7 @@ class Trainer:
         for listener in self.listeners:
             listener(row)
 
-    def progress(self, step: int) -> dict[str, float]:
+    def progress(self, step: int) -> dict[str, int | float]:
         """Agent steps and updates when this agent step was done, and the wall-clock now."""
         return {
             "agent_steps": step + 1,
