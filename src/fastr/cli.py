@@ -63,10 +63,8 @@ class Train:
 
     def run(self) -> int:
         """Train from frame 0."""
-        from fastr.envs import parse
         from fastr.runs import RunWriter, provenance
 
-        parse(self.config.task)
         date = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{self.config.task.replace(':', '-')}-{self.config.method}-{date}"
         out = self.out or Path("runs") / name
