@@ -94,10 +94,18 @@ def spectral_of(config, spec, seed):
         for i, (template, rate) in enumerate(zip(templates, rates, strict=True))
     ]
     others = [
-        part.layout.ravel(weights_like(template, seed + 10 + i))
+        part.layout.pack(weights_like(template, seed + 10 + i))
         for i, (template, part) in enumerate(zip(templates, parts, strict=True))
     ]
     return replace(Spectral.of(config, *parts), target=Target(*others))
+
+
+@pytest.fixture(scope="session")
+def flat():
+    """A function that lays all leaves of a tree end to end, in float64."""
+    return lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]).astype(
+        np.float64
+    )
 
 
 @pytest.fixture(scope="session")

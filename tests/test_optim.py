@@ -1,4 +1,4 @@
-"""The flat optimiser against Optax on the tree and against Adam written out in float64."""
+"""The packed optimiser against Optax on the tree and against Adam written out in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from fastr import optim
 from fastr.networks import LayerNorm, ResidualMLP
 from fastr.optim import Adam, Layout, Trainable, polyak
 
@@ -38,19 +39,43 @@ def trained(net):
     return stages
 
 
-def test_unravel_undoes_ravel(net):
+@pytest.fixture(scope="module")
+def nets(trained):
+    """The networks after 0, 1, 2 and 3 steps."""
+    return [trainable.net for trainable in trained]
+
+
+@pytest.fixture(params=[0, 6, 10**6], ids=["none small", "some small", "all small"])
+def small(request, monkeypatch):
+    """Where small leaves end, among leaves of 3 to 12 parameters."""
+    monkeypatch.setattr(optim, "SMALL", request.param)
+    return request.param
+
+
+def test_packing_keeps_every_leaf_in_its_place(net, small):
     layout = Layout.of(net)
-    vector = layout.ravel(net)
-    assert vector.shape == (sum(leaf.size for leaf in jax.tree.leaves(net)),)
-    again = layout.unravel(vector)
+    packed = layout.pack(net)
+    leaves = jax.tree.leaves(net)
+    assert packed.small.shape == (sum(leaf.size for leaf in leaves if leaf.size < small),)
+    assert [leaf.shape for leaf in packed.large] == [
+        leaf.shape for leaf in leaves if leaf.size >= small
+    ]
+    again = layout.unpack(packed)
     assert jax.tree.structure(again) == jax.tree.structure(net)
     jax.tree.map(np.testing.assert_array_equal, again, net)
 
 
-def test_ravel_undoes_unravel(net):
-    layout = Layout.of(net)
-    vector = jnp.arange(layout.ravel(net).size, dtype=jnp.float32)
-    np.testing.assert_array_equal(layout.ravel(layout.unravel(vector)), vector)
+@pytest.mark.usefixtures("small")
+def test_where_a_leaf_is_packed_does_not_matter_to_its_steps(net, nets):
+    trainable = Trainable.of(net, Adam(RATE))
+    step = jax.jit(lambda trainable: trainable.step(bowl)[0])
+    for t in range(1, STEPS + 1):
+        trainable = step(trainable)
+        jax.tree.map(
+            lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7),
+            trainable.net,
+            nets[t],
+        )
 
 
 def test_layouts_of_equal_networks_are_equal_and_hash_alike():
@@ -60,8 +85,8 @@ def test_layouts_of_equal_networks_are_equal_and_hash_alike():
     assert first != Layout.of(LayerNorm(4))
 
 
-def test_steps_are_those_of_adam_written_out(trained):
-    parameters = np.asarray(trained[0].parameters, np.float64)
+def test_steps_are_those_of_adam_written_out(trained, flat):
+    parameters = flat(trained[0].parameters)
     mean = np.zeros_like(parameters)
     square = np.zeros_like(parameters)
     for t in range(1, STEPS + 1):
@@ -70,7 +95,7 @@ def test_steps_are_those_of_adam_written_out(trained):
         square = 0.999 * square + 0.001 * gradient**2
         corrected = (mean / (1 - 0.9**t), square / (1 - 0.999**t))
         parameters = parameters - RATE * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
-        np.testing.assert_allclose(trained[t].parameters, parameters, rtol=1e-5, atol=2e-6)
+        np.testing.assert_allclose(flat(trained[t].parameters), parameters, rtol=1e-5, atol=2e-6)
 
 
 def test_steps_are_those_of_optax_on_the_tree(trained, net):

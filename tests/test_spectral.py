@@ -39,7 +39,8 @@ def updated(update, agent):
 
 def nudged(parameters):
     """Other parameters, near these."""
-    return parameters + 0.05 * jnp.cos(jnp.arange(parameters.size, dtype=jnp.float32))
+    waves = jnp.cos(jnp.arange(parameters.size, dtype=jnp.float32))
+    return parameters + 0.05 * waves.reshape(parameters.shape)
 
 
 def same(first, second):
@@ -52,6 +53,13 @@ def same(first, second):
 # Which loss moves which networks.
 
 
+def targets_of(agent, batch, key):
+    """The TD targets of a batch, features included."""
+    actions = agent.target_actions(batch.next_state, key)
+    features = jax.vmap(agent.target_representation.feature)(batch.next_state, actions)
+    return agent.td_target(batch, features)
+
+
 @pytest.fixture(scope="module")
 def gradients(agent, updated, batch, loss_gradient):
     """The gradient of each loss by its own network, at the arguments Algorithm 1 gives it."""
@@ -61,10 +69,11 @@ def gradients(agent, updated, batch, loss_gradient):
     def compiled(agent, new_critics):
         frozen = agent.target_representation
         features = jax.vmap(frozen.feature)(batch.state, batch.action)
-        td_target = agent.td_target(batch, target_key)
+        contexts = jax.vmap(frozen.context)(batch.state)
+        td_target = targets_of(agent, batch, target_key)
         return (
             jax.grad(lambda net: critic_loss(net, features, td_target)[0])(agent.critics.net),
-            jax.grad(lambda net: actor_loss(net, new_critics, frozen, batch.state)[0])(
+            jax.grad(lambda net: actor_loss(net, new_critics, frozen, batch.state, contexts)[0])(
                 agent.actor.net
             ),
         )
@@ -75,16 +84,17 @@ def gradients(agent, updated, batch, loss_gradient):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_each_network_takes_one_adam_step_on_its_own_loss(agent, updated, gradients, part):
+def test_each_network_takes_one_adam_step_on_its_own_loss(agent, updated, gradients, flat, part):
     before, after = getattr(agent, part), getattr(updated[0], part)
-    gradient = np.asarray(before.layout.ravel(gradients[part]), np.float64)
+    gradient = flat(before.layout.pack(gradients[part]))
     moments = after.moments[0]
     assert int(moments.count) == 1
     scale = np.abs(gradient).max()
-    np.testing.assert_allclose(moments.mu, 0.1 * gradient, rtol=1e-3, atol=1e-6 * scale)
-    mean, square = (np.asarray(x, np.float64) for x in (moments.mu, moments.nu))
+    np.testing.assert_allclose(flat(moments.mu), 0.1 * gradient, rtol=1e-3, atol=1e-6 * scale)
+    mean, square = flat(moments.mu), flat(moments.nu)
     step = before.adam.learning_rate * mean / 0.1 / (np.sqrt(square / 0.001) + 1e-8)
-    np.testing.assert_allclose(after.parameters, before.parameters - step, rtol=1e-5, atol=1e-6)
+    expected = flat(before.parameters) - step
+    np.testing.assert_allclose(flat(after.parameters), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -104,9 +114,9 @@ def test_learning_rates_are_the_configurations(agent, agent_config):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_targets_move_by_polyak_of_the_new_networks(agent, updated, agent_config, part):
-    old, new = (np.asarray(getattr(a.target, part), np.float64) for a in (agent, updated[0]))
-    online = np.asarray(getattr(updated[0], part).parameters, np.float64)
+def test_targets_move_by_polyak_of_the_new_networks(agent, updated, agent_config, flat, part):
+    old, new = (flat(getattr(a.target, part)) for a in (agent, updated[0]))
+    online = flat(getattr(updated[0], part).parameters)
     rate = agent_config.target_rate
     np.testing.assert_allclose(new, (1 - rate) * old + rate * online, rtol=1e-5, atol=1e-6)
     assert np.any(new != old)
@@ -116,8 +126,8 @@ def test_nothing_but_its_own_loss_reaches_the_representation(agent, update, upda
     """Other critics, actor and targets leave its step as it was, to the bit."""
     other = replace(
         agent,
-        critics=replace(agent.critics, parameters=nudged(agent.critics.parameters)),
-        actor=replace(agent.actor, parameters=nudged(agent.actor.parameters)),
+        critics=replace(agent.critics, parameters=jax.tree.map(nudged, agent.critics.parameters)),
+        actor=replace(agent.actor, parameters=jax.tree.map(nudged, agent.actor.parameters)),
         target=jax.tree.map(nudged, agent.target),
     )
     new = update(other)[0]
@@ -131,7 +141,7 @@ def test_critics_and_actor_read_the_target_features(agent, update, updated):
     other = replace(
         agent,
         representation=replace(
-            agent.representation, parameters=nudged(agent.representation.parameters)
+            agent.representation, parameters=jax.tree.map(nudged, agent.representation.parameters)
         ),
     )
     new = update(other)[0]
@@ -141,7 +151,7 @@ def test_critics_and_actor_read_the_target_features(agent, update, updated):
 
 
 def test_critics_do_not_read_the_online_actor(agent, update, updated):
-    actor = replace(agent.actor, parameters=nudged(agent.actor.parameters))
+    actor = replace(agent.actor, parameters=jax.tree.map(nudged, agent.actor.parameters))
     new = update(replace(agent, actor=actor))[0]
     assert same(new.critics, updated[0].critics)
     assert not same(new.actor, updated[0].actor)
@@ -156,7 +166,7 @@ def test_online_features_are_the_new_networks(agent_config, spec, make_agent, ba
     def both(agent):
         new, td_error, _ = agent.update(batch, jax.random.key(7), ZERO)
         features = jax.vmap(new.representation.net.feature)(batch.state, batch.action)
-        td_target = agent.td_target(batch, jax.random.split(jax.random.key(7))[1])
+        td_target = targets_of(agent, batch, jax.random.split(jax.random.key(7))[1])
         return td_error, td_target, twin_q(agent.critics.net, features)
 
     td_error, td_target, values = map(np.asarray, both(agent))
@@ -171,7 +181,9 @@ def test_the_actors_gradient_flows_through_the_action_encoder(agent, batch):
     """An action encoder that ignores the action leaves the actor no gradient at all."""
     gradient = jax.jit(
         jax.grad(
-            lambda actor, net: actor_loss(actor, agent.critics.net, net, batch.state)[0],
+            lambda actor, net: actor_loss(
+                actor, agent.critics.net, net, batch.state, jax.vmap(net.context)(batch.state)
+            )[0],
         )
     )
     net = agent.representation.net
@@ -188,7 +200,9 @@ def test_the_actors_loss_is_the_mean_over_twins_and_batch(agent, batch):
         net = agent.target_representation
         actions = jax.vmap(agent.policy())(batch.state)
         values = twin_q(agent.critics.net, jax.vmap(net.feature)(batch.state, actions))
-        return actor_loss(agent.actor.net, agent.critics.net, net, batch.state)[0], values
+        contexts = jax.vmap(net.context)(batch.state)
+        loss, _ = actor_loss(agent.actor.net, agent.critics.net, net, batch.state, contexts)
+        return loss, values
 
     loss, values = both(agent)
     assert values.shape == (2, batch.reward.size)
@@ -209,15 +223,15 @@ def constant_critics(critics, values):
 
 @pytest.fixture(scope="module")
 def td_target(batch):
-    return jax.jit(lambda agent, key: agent.td_target(batch, key))
+    return jax.jit(lambda agent, key: targets_of(agent, batch, key))
 
 
 def with_targets(agent, critics=None, actor=None):
     target = agent.target
     if critics is not None:
-        target = replace(target, critics=agent.critics.layout.ravel(critics))
+        target = replace(target, critics=agent.critics.layout.pack(critics))
     if actor is not None:
-        target = replace(target, actor=agent.actor.layout.ravel(actor))
+        target = replace(target, actor=agent.actor.layout.pack(actor))
     return replace(agent, target=target)
 
 
@@ -241,12 +255,12 @@ def test_the_smaller_twin_counts_row_by_row(agent, td_target, batch):
         policy = DeterministicPolicy(agent.target.actor, agent.actor.layout)
         actions = jax.vmap(policy)(batch.next_state)
         features = jax.vmap(agent.target_representation.feature)(batch.next_state, actions)
-        return twin_q(agent.critics.layout.unravel(agent.target.critics), features)
+        return twin_q(agent.critics.layout.unpack(agent.target.critics), features)
 
     # Level the twins, so that each is the smaller one in some rows.
     levelled = eqx.tree_at(
         lambda net: net.outlet.bias,
-        quiet.critics.layout.unravel(quiet.target.critics),
+        quiet.critics.layout.unpack(quiet.target.critics),
         replace_fn=lambda bias: bias - jnp.mean(reference(quiet), axis=1, keepdims=True),
     )
     quiet = with_targets(quiet, critics=levelled)
@@ -271,10 +285,10 @@ def drawn_and_possible(batch):
         def values(action):
             net = agent.target_representation
             features = jax.vmap(lambda state: net.feature(state, action))(batch.next_state)
-            twins = twin_q(agent.critics.layout.unravel(agent.target.critics), features)
+            twins = twin_q(agent.critics.layout.unpack(agent.target.critics), features)
             return batch.reward + 0.99 * batch.continues * jnp.min(twins, axis=0)
 
-        return agent.td_target(batch, jax.random.key(3)), jax.vmap(values)(actions)
+        return targets_of(agent, batch, jax.random.key(3)), jax.vmap(values)(actions)
 
     return compiled
 
@@ -432,9 +446,9 @@ def test_seeds_differ_in_everything_random(together, agent_config):
     }
     for a, b in ((0, 1), (0, 2), (1, 2)):
         for part, count in constants.items():
-            parameters = getattr(start.learners.agent, part).parameters
+            parameters = getattr(start.learners.agent, part).parameters.small
             assert np.sum(parameters[a] == parameters[b]) == count
-            moved = np.asarray(getattr(cohort.learners.agent, part).parameters)
+            moved = np.asarray(getattr(cohort.learners.agent, part).parameters.small)
             assert np.mean(moved[a] == moved[b]) < 0.1
         # In the random phase and after it, not one coordinate of an action is shared.
         assert np.all((actions[:, a] != actions[:, b]) | (np.abs(actions[:, a]) == 1.0))
@@ -445,8 +459,10 @@ def test_targets_start_at_the_online_networks_in_memory_of_their_own(company):
     learners = company.init().learners
     for part in PARTS:
         target, online = getattr(learners.agent.target, part), getattr(learners.agent, part)
-        np.testing.assert_array_equal(target, online.parameters)
-        assert target.unsafe_buffer_pointer() != online.parameters.unsafe_buffer_pointer()
+        leaves = zip(jax.tree.leaves(target), jax.tree.leaves(online.parameters), strict=True)
+        for slow, original in leaves:
+            np.testing.assert_array_equal(slow, original)
+            assert slow.unsafe_buffer_pointer() != original.unsafe_buffer_pointer()
 
 
 def test_random_actions_come_first_and_are_uniform(together):

@@ -130,7 +130,7 @@ def test_seeds_differ_in_everything_random(uninterrupted):
     checkpoint = uninterrupted.latest()
     _, rows = checkpoint.replay_rows()
     assert not np.any(np.all(rows[:, 0] == rows[:, 1], axis=-1))
-    parameters = checkpoint.arrays()["learners.agent.actor.parameters"]
+    parameters = checkpoint.arrays()["learners.agent.actor.parameters.small"]
     assert np.mean(parameters[0] == parameters[1]) < 0.2
 
 
@@ -221,7 +221,7 @@ for row in rows:
     cohort, actions = engine.interact(cohort, row)
 for _ in range(3):
     cohort, metrics = engine.improve(cohort)
-parameters = cohort.learners.agent.critics.parameters
+parameters = cohort.learners.agent.critics.parameters.small
 program = engine.improve.lower(cohort).compile().as_text()
 print(len(parameters.sharding.device_set), engine.improve._cache_size())
 print(sum(word in program for word in ("all-reduce(", "all-gather(", "collective-permute(")))

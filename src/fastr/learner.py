@@ -1,8 +1,9 @@
 """What one seed owns on the device, and the compiled programs that move all seeds at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -19,6 +20,7 @@ from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
 AgentConfig = SpectralConfig
+Result = TypeVar("Result")
 
 # Random streams of one seed: each is folded in once, then the clock.
 INITIALISATION, EXPLORATION, UPDATES = range(3)
@@ -78,11 +80,12 @@ class Learner(eqx.Module):
     def improve(self, steps: Int[Array, ""], updates: Int[Array, ""]) -> tuple["Learner", Metrics]:
         """One update on a batch of the `steps` transitions seen, after `updates` others."""
         sample_key, update_key = jax.random.split(stream(self.seed, UPDATES, updates))
-        rows = self.replay.sample(self.config.batch_size, steps, sample_key)
-        raw = Transition.unpack(rows, self.spec)
-        batch = replace(
-            raw, state=self.normalize(raw.state), next_state=self.normalize(raw.next_state)
-        )
+        with jax.named_scope("replay"):
+            rows = self.replay.sample(self.config.batch_size, steps, sample_key)
+            raw = Transition.unpack(rows, self.spec)
+            batch = replace(
+                raw, state=self.normalize(raw.state), next_state=self.normalize(raw.next_state)
+            )
         agent, _, metrics = self.agent.update(batch, update_key, updates)
         metrics["observation_max"] = jnp.max(jnp.abs(batch.state))
         finite = jnp.all(jnp.isfinite(jnp.stack(list(metrics.values()))))
@@ -194,8 +197,9 @@ class Engine:
     def _improve(self, cohort: Cohort) -> tuple[Cohort, Float[Array, "seed metric"]]:
         """One update of every seed; the metrics in the order of `metric_names`."""
         with self.matmul_precision():
-            improve = jax.vmap(Learner.improve, in_axes=(0, None, None))
-            learners, metrics = improve(cohort.learners, cohort.steps, cohort.updates)
+            learners, metrics = each_seed(
+                lambda learner: learner.improve(cohort.steps, cohort.updates), cohort.learners
+            )
         packed = jnp.stack([metrics[name] for name in self.metric_names], axis=1)
         return replace(cohort, learners=learners, updates=cohort.updates + 1), packed
 
@@ -203,6 +207,17 @@ class Engine:
         """The arithmetic of all float32 matrix products traced inside."""
         exact = self.config.precision == "float32"
         return jax.default_matmul_precision("float32" if exact else "tensorfloat32")
+
+
+def each_seed(function: Callable[[Learner], Result], learners: Learner) -> Result:
+    """The function of every learner at once.
+
+    One learner goes without an axis of seeds: compilers lay arrays out worse around an axis of one.
+    """
+    if learners.seed.shape[0] > 1:
+        return jax.vmap(function)(learners)
+    alone = function(jax.tree.map(lambda leaf: leaf[0], learners))
+    return jax.tree.map(lambda leaf: leaf[None], alone)
 
 
 def update_options() -> dict[str, str]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from fastr.agents.base import AbstractAgent, AbstractPolicy
 from fastr.checks import require
 from fastr.networks import MLP, FourierHead
-from fastr.optim import Adam, Layout, Trainable, polyak
+from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
@@ -87,22 +87,22 @@ class SpectralConfig:
 
 
 class Target(eqx.Module):
-    """Slowly moving copies of all networks, as flat vectors."""
+    """Slowly moving copies of all networks."""
 
-    representation: Float[Array, " representation"]
-    critics: Float[Array, " critics"]
-    actor: Float[Array, " actor"]
+    representation: Parameters
+    critics: Parameters
+    actor: Parameters
 
 
 class DeterministicPolicy(AbstractPolicy):
     """tanh of a network on the state alone (App. FaStR, Architecture)."""
 
-    parameters: Float[Array, " parameter"]
+    parameters: Parameters
     layout: Layout[MLP] = eqx.field(static=True)
 
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
         """The action in this state."""
-        return jnp.tanh(self.layout.unravel(self.parameters)(state))
+        return jnp.tanh(self.layout.unpack(self.parameters)(state))
 
 
 def twin_q(
@@ -151,25 +151,31 @@ class Spectral(AbstractAgent):
     ) -> tuple["Spectral", Float[Array, " batch"], Metrics]:
         """Algorithm 1: representation, critics, actor, targets; one batch for all."""
         representation_key, target_key = jax.random.split(key)
-        representation, learned = self.representation.step(
-            lambda net: net.loss(batch, representation_key)
-        )
-        frozen = self.target_representation
-        if self.config.feature_source == "online":
-            frozen = representation.net
-        td_target = self.td_target(batch, target_key)
-        features = jax.vmap(frozen.feature)(batch.state, batch.action)
-        td_error = td_target[None] - twin_q(self.critics.net, features)
-        critics, fitted = self.critics.step(lambda net: critic_loss(net, features, td_target))
-        actor, gained = self.actor.step(
-            lambda net: actor_loss(net, critics.net, frozen, batch.state)
-        )
-        rate = self.config.target_rate
-        target = Target(
-            polyak(self.target.representation, representation.parameters, rate),
-            polyak(self.target.critics, critics.parameters, rate),
-            polyak(self.target.actor, actor.parameters, rate),
-        )
+        with jax.named_scope("representation"):
+            representation, learned = self.representation.step(
+                lambda net: net.loss(batch, representation_key)
+            )
+        with jax.named_scope("critic"):
+            next_actions = self.target_actions(batch.next_state, target_key)
+            source, contexts, features, next_features = self.features(
+                representation.net, batch, next_actions
+            )
+            td_target = self.td_target(batch, next_features)
+            td_error = td_target[None] - twin_q(self.critics.net, features)
+            critics, fitted = self.critics.step(lambda net: critic_loss(net, features, td_target))
+        with jax.named_scope("actor"):
+            actor, gained = self.actor.step(
+                lambda net: actor_loss(net, critics.net, source, batch.state, contexts)
+            )
+        # After all that reads the targets: see Trainable.step.
+        target, critics, actor = jax.lax.optimization_barrier((self.target, critics, actor))
+        with jax.named_scope("optimiser"):
+            rate = self.config.target_rate
+            target = Target(
+                polyak(target.representation, representation.parameters, rate),
+                polyak(target.critics, critics.parameters, rate),
+                polyak(target.actor, actor.parameters, rate),
+            )
         agent = replace(
             self, representation=representation, critics=critics, actor=actor, target=target
         )
@@ -178,21 +184,48 @@ class Spectral(AbstractAgent):
     @property
     def target_representation(self) -> AbstractRepresentation:
         """The representation's target copy."""
-        return self.representation.layout.unravel(self.target.representation)
+        return self.representation.layout.unpack(self.target.representation)
 
-    def td_target(self, batch: Transition, key: PRNGKeyArray) -> Float[Array, " batch"]:
-        """r + discount * min_k Q_k(psi(s', pi(s') + clipped noise)); all from the targets.
+    def target_actions(
+        self, states: Float[Array, "batch state"], key: PRNGKeyArray
+    ) -> Float[Array, "batch action"]:
+        """The target actor's actions plus clipped noise (App. FaStR, Optimization)."""
+        policy = DeterministicPolicy(self.target.actor, self.actor.layout)
+        actions = jax.vmap(policy)(states)
+        noise = self.config.target_noise * jax.random.normal(key, actions.shape)
+        bound = self.config.target_noise_clip
+        return jnp.clip(actions + jnp.clip(noise, -bound, bound), -1.0, 1.0)
+
+    def features(
+        self,
+        online: AbstractRepresentation,
+        batch: Transition,
+        next_actions: Float[Array, "batch action"],
+    ) -> tuple[AbstractRepresentation, Array, Array, Array]:
+        """What critic and actor read: source, contexts of s, features of (s, a) and of (s', a').
+
+        Where both come from the target copy, in one pass of twice the rows.
+        """
+        target = self.target_representation
+        if self.config.feature_source == "online":
+            contexts = jax.vmap(online.context)(batch.state)
+            features = jax.vmap(online.combine)(contexts, batch.action)
+            next_features = jax.vmap(target.feature)(batch.next_state, next_actions)
+            return online, contexts, features, next_features
+        contexts = jax.vmap(target.context)(jnp.concatenate([batch.state, batch.next_state]))
+        actions = jnp.concatenate([batch.action, next_actions])
+        features, next_features = jnp.split(jax.vmap(target.combine)(contexts, actions), 2)
+        return target, contexts[: batch.state.shape[0]], features, next_features
+
+    def td_target(
+        self, batch: Transition, next_features: Float[Array, "batch feature"]
+    ) -> Float[Array, " batch"]:
+        """r + discount * min_k Q_k(psi(s', a')); all from the targets.
 
         Algorithm 1, line 4, sketches one Q and the online actor; the paper's text has twin critics
         and target smoothing.
         """
-        policy = DeterministicPolicy(self.target.actor, self.actor.layout)
-        actions = jax.vmap(policy)(batch.next_state)
-        noise = self.config.target_noise * jax.random.normal(key, actions.shape)
-        bound = self.config.target_noise_clip
-        actions = jnp.clip(actions + jnp.clip(noise, -bound, bound), -1.0, 1.0)
-        features = jax.vmap(self.target_representation.feature)(batch.next_state, actions)
-        values = twin_q(self.critics.layout.unravel(self.target.critics), features)
+        values = twin_q(self.critics.layout.unpack(self.target.critics), next_features)
         return batch.reward + self.config.discount * batch.continues * jnp.min(values, axis=0)
 
     def networks(self) -> dict[str, PyTree]:
@@ -219,6 +252,7 @@ def actor_loss(
     critics: FourierHead,
     representation: AbstractRepresentation,
     states: Float[Array, "batch state"],
+    contexts: Float[Array, "batch context"],
 ) -> tuple[Float[Array, ""], Metrics]:
     """-mean Q(psi(s, pi(s))) over batch and twins (Algorithm 1, line 6).
 
@@ -226,6 +260,5 @@ def actor_loss(
     read as holding the encoders' parameters fixed; the gradient reaches pi through phi_a.
     """
     actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(states)
-    features = jax.vmap(representation.feature)(states, actions)
-    loss = -jnp.mean(twin_q(critics, features))
+    loss = -jnp.mean(twin_q(critics, jax.vmap(representation.combine)(contexts, actions)))
     return loss, {"actor_loss": loss}

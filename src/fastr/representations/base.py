@@ -12,10 +12,20 @@ class AbstractRepresentation(eqx.Module):
     """Learns a feature in which the dynamics are linear, Eq. (linear-mdp)."""
 
     @abc.abstractmethod
+    def context(self, state: Float[Array, " state"]) -> Float[Array, " context"]:
+        """What the feature needs of a state alone; with it, other actions cost little."""
+
+    @abc.abstractmethod
+    def combine(
+        self, context: Float[Array, " context"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """The spectral feature of an action in a state of this context."""
+
     def feature(
         self, state: Float[Array, " state"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """The spectral feature of one state-action pair."""
+        return self.combine(self.context(state), action)
 
     @abc.abstractmethod
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:

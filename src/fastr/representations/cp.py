@@ -33,11 +33,15 @@ class CP(AbstractRepresentation):
     action_encoder: FactorEncoder
     contrast: Contrast
 
-    def feature(
-        self, state: Float[Array, " state"], action: Float[Array, " action"]
+    def context(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
+        """phi_s(s)."""
+        return self.state_encoder(state)
+
+    def combine(
+        self, context: Float[Array, " feature"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """psi(s, a) = phi_s(s) * phi_a(a), in the form of the score."""
-        return self.contrast.anchor(self.state_encoder(state) * self.action_encoder(action))
+        return self.contrast.anchor(context * self.action_encoder(action))
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce) for the trilinear score, plus reward regression, Eq. (reward)."""

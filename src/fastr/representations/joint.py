@@ -31,11 +31,15 @@ class Joint(AbstractRepresentation):
     encoder: FactorEncoder
     contrast: Contrast
 
-    def feature(
-        self, state: Float[Array, " state"], action: Float[Array, " action"]
+    def context(self, state: Float[Array, " state"]) -> Float[Array, " state"]:
+        """The state itself: a joint encoder has nothing to say about it alone."""
+        return state
+
+    def combine(
+        self, context: Float[Array, " state"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """phi([s; a]), in the form of the score."""
-        return self.contrast.anchor(self.encoder(jnp.concatenate([state, action])))
+        return self.contrast.anchor(self.encoder(jnp.concatenate([context, action])))
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce-prelim) for the bilinear score, plus reward regression."""

@@ -20,8 +20,8 @@ from fastr.networks import (
     LayerNorm,
     ResidualMLP,
     TimeEmbedding,
-    cast,
     l2_normalize,
+    standardize,
 )
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
@@ -80,10 +80,10 @@ def perturb(
 
 
 @jax.custom_vjp
-def ranking_loss(logits: Float[Array, "level batch batch"]) -> Float[Array, ""]:
-    """Mean over levels and anchors of -log softmax at the true candidate, Eq. (nce).
+def ranking_loss(logits: Float[Array, "batch level batch"]) -> Float[Array, ""]:
+    """Mean over anchors and levels of -log softmax at the true candidate, Eq. (nce).
 
-    Row i of a level's logits holds anchor i against every next state of the batch; its own is i.
+    Anchor i's logits at one level are its scores with every next state of the batch; its own is i.
     """
     return _ranking_forward(logits)[0]
 
@@ -96,25 +96,26 @@ def _ranking_forward(logits: Array) -> tuple[Array, tuple[Array, Array]]:
 def _ranking_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
     logits, normalizer = residuals
     softmax = jnp.exp(logits - normalizer[..., None])
-    return ((softmax - jnp.eye(logits.shape[-1])[None]) * (cotangent / normalizer.size),)
+    own = jnp.eye(logits.shape[-1])[:, None]
+    return ((softmax - own) * (cotangent / normalizer.size),)
 
 
 ranking_loss.defvjp(_ranking_forward, _ranking_backward)
 
 
-def positives(logits: Float[Array, "level batch batch"]) -> Float[Array, "level batch"]:
+def positives(logits: Float[Array, "batch level batch"]) -> Float[Array, "batch level"]:
     """The logits of the true candidates; a masked sum, which fuses where a gather would not."""
-    return jnp.sum(jnp.where(jnp.eye(logits.shape[-1], dtype=bool)[None], logits, 0.0), axis=-1)
+    own = jnp.eye(logits.shape[-1], dtype=bool)[:, None]
+    return jnp.sum(jnp.where(own, logits, 0.0), axis=-1)
 
 
 @jax.custom_vjp
 def inner_products(
-    anchors: Float[Array, "batch feature"], candidates: Float[Array, "level batch feature"]
-) -> Float[Array, "level batch batch"]:
-    """Every anchor with every candidate of every level, summed and returned in float32."""
-    repeated = jnp.broadcast_to(anchors, (candidates.shape[0], *anchors.shape))
+    anchors: Float[Array, "anchor feature"], candidates: Float[Array, "candidate feature"]
+) -> Float[Array, "anchor candidate"]:
+    """Every anchor with every candidate, summed and returned in float32."""
     wide = jnp.promote_types(anchors.dtype, jnp.float32)
-    return jnp.einsum("mif,mjf->mij", repeated, candidates, preferred_element_type=wide)
+    return jnp.matmul(anchors, candidates.T, preferred_element_type=wide)
 
 
 def _inner_products_forward(anchors: Array, candidates: Array) -> tuple[Array, tuple]:
@@ -122,21 +123,21 @@ def _inner_products_forward(anchors: Array, candidates: Array) -> tuple[Array, t
 
 
 def _inner_products_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple:
-    # In the operands' precision, like the products forward; and a product per level, then a sum:
-    # contracting level and batch at once would need transposed copies.
+    # In the operands' precision, like the products forward.
     anchors, candidates = residuals
     narrow = cotangent.astype(anchors.dtype)
-    per_level = jnp.einsum(
-        "mij,mjf->mif", narrow, candidates, preferred_element_type=cotangent.dtype
-    )
-    repeated = jnp.broadcast_to(anchors, (candidates.shape[0], *anchors.shape))
-    return (
-        jnp.sum(per_level, axis=0).astype(anchors.dtype),
-        jnp.einsum("mij,mif->mjf", narrow, repeated),
-    )
+    return narrow @ candidates, narrow.T @ anchors
 
 
 inner_products.defvjp(_inner_products_forward, _inner_products_backward)
+
+
+def aligned(
+    rows: Float[Array, "row input"], weight: Float[Array, "input output"]
+) -> tuple[Float[Array, "row padded"], Float[Array, "padded output"]]:
+    """The factors of a product, with zeros up to the next size that accelerators read at once."""
+    padding = -rows.shape[1] % 8
+    return jnp.pad(rows, ((0, 0), (0, padding))), jnp.pad(weight, ((0, padding), (0, 0)))
 
 
 class FactorEncoder(eqx.Module):
@@ -151,14 +152,10 @@ class FactorEncoder(eqx.Module):
         )
         self.norm = LayerNorm(config.feature_dim) if config.score == "layernorm" else None
 
-    def trunk(self, hidden: Float[Array, " hidden"]) -> Float[Array, " feature"]:
-        """All that follows the inlet."""
-        output = self.encoder.trunk(hidden)
-        return output if self.norm is None else self.norm(output)
-
     def __call__(self, x: Float[Array, " input"]) -> Float[Array, " feature"]:
         """The factor of one input vector."""
-        return self.trunk(self.encoder.inlet(x))
+        output = self.encoder(x)
+        return output if self.norm is None else self.norm(output)
 
 
 class Contrast(eqx.Module):
@@ -188,8 +185,7 @@ class Contrast(eqx.Module):
         self, encoder: FactorEncoder, inputs: Float[Array, "batch input"]
     ) -> Float[Array, "batch feature"]:
         """The encoder's factors of a batch, computed in the loss's precision, in the input's."""
-        narrow, rows = cast((encoder, inputs), self.dtype(inputs))
-        return jax.vmap(narrow)(rows).astype(inputs.dtype)
+        return jax.vmap(encoder)(inputs.astype(self.dtype(inputs))).astype(inputs.dtype)
 
     def dtype(self, inputs: Array) -> jnp.dtype:
         """The precision of the encoders inside the loss."""
@@ -197,47 +193,44 @@ class Contrast(eqx.Module):
 
     def candidates(
         self, states: Float[Array, "level batch state"]
-    ) -> Float[Array, "level batch feature"]:
-        """The next-state factor m(s'; beta) of perturbed next states."""
-        indices = jnp.arange(states.shape[0], dtype=jnp.float32)
-        embedding = jax.vmap(self.time_embedding)(indices)
-        network, states, embedding = cast(
-            (self.identified(), states, embedding), self.dtype(states)
-        )
-        inlet = network.encoder.inlet
-        # [s'; e(t)] W + b by parts: the level's part is the same for the whole batch.
-        state_weight, time_weight = jnp.split(inlet.weight, [states.shape[-1]])
-        offset = embedding @ time_weight + inlet.bias[None]
-        # One axis of rows: over two, the weights' gradients would need transposed copies.
-        levels, batch, size = states.shape
-        product = states.reshape(levels * batch, size) @ state_weight
-        hidden = product + jnp.repeat(offset, batch, axis=0)
-        output = jax.vmap(network.trunk)(hidden).reshape(levels, batch, -1)
-        return jnp.tanh(output) if self.config.score == "raw" else output
+    ) -> Float[Array, "level_batch feature"]:
+        """The next-state factor m(s'; beta) of perturbed next states, level by level.
 
-    def identified(self) -> FactorEncoder:
-        """The next-state factor with the constant that the ranking loss cannot see held fixed.
-
-        Adding b to every candidate shifts a whole row of logits by feature^T b, so the gradient of
-        that last bias is rounding noise, which Adam would scale up to full steps.
+        Up to the constant that the ranking loss cannot see: adding b to every candidate shifts all
+        logits of an anchor by feature^T b. Left in, the gradient of that last bias would be
+        rounding noise, which Adam scales up to full steps.
         """
+        levels, batch, size = states.shape
+        embedding = jax.vmap(self.time_embedding)(jnp.arange(levels, dtype=jnp.float32))
+        encoder, norm = self.next_state_encoder.encoder.folded(), self.next_state_encoder.norm
+        # [s'; e(t)] W + b by parts: the level's part is the same for the whole batch.
+        state_weight, time_weight = jnp.split(encoder.inlet.weight, [size])
+        offset = embedding @ time_weight + encoder.inlet.bias[None]
+        # One axis of rows: over two, the weights' gradients would need transposed copies.
+        rows, state_weight = aligned(states.reshape(levels * batch, size), state_weight)
+        narrow = self.dtype(states)
+        product = rows.astype(narrow) @ state_weight.astype(narrow)
+        hidden = product + jnp.repeat(offset.astype(narrow), batch, axis=0)
+        features = jax.vmap(encoder.trunk)(hidden)
         if self.config.score == "raw":
-            return self.next_state_encoder
-        return eqx.tree_at(
-            lambda net: net.encoder.outlet.bias if net.norm is None else net.norm.bias,
-            self.next_state_encoder,
-            replace_fn=jax.lax.stop_gradient,
+            return jnp.tanh(jax.vmap(encoder.outlet)(features))
+        if norm is None:
+            return jax.vmap(encoder.outlet.product)(features)
+        return jax.vmap(lambda row: standardize(encoder.outlet(row)) * norm.weight.astype(narrow))(
+            features
         )
 
     def logits(
         self, anchors: Float[Array, "batch feature"], states: Float[Array, "level batch state"]
-    ) -> Float[Array, "level batch batch"]:
+    ) -> Float[Array, "batch level batch"]:
         """The score of every anchor with every perturbed next state of every level, in float32."""
+        levels, batch, _ = states.shape
         candidates = self.candidates(states)
         scores = inner_products(anchors.astype(candidates.dtype), candidates)
+        scores = scores.reshape(batch, levels, batch)
         if self.log_temperature is None:
             return scores
-        return scores * jnp.exp(-self.log_temperature)[:, None, None]
+        return scores * jnp.exp(-self.log_temperature)[None, :, None]
 
     def loss(
         self, anchors: Float[Array, "batch feature"], batch: Transition, key: PRNGKeyArray
