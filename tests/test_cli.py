@@ -8,6 +8,7 @@ import pytest
 
 from fastr.cli import run
 from fastr.config import preset, to_json
+from fastr.profile import STAGES
 from fastr.runs import RunWriter
 
 WRONG = {
@@ -26,6 +27,10 @@ WRONG = {
     "discrete actions": (["info", "gym:CartPole-v1"], ["gym:CartPole-v1", "Discrete"]),
     "unknown gym id": (["info", "gym:HalfCheeta-v5"], ["HalfCheeta-v5"]),
     "no module": (["info", "no_such_package:Robot-v0"], ["no_such_package"]),
+    "too many seeds": (
+        ["train", "walker-walk", "--seeds", *map(str, range(500)), "--frames", "100000000"],
+        ["500 seed(s)", "MiB", "at most", "--replay-capacity"],
+    ),
     "no run": (["resume", "nowhere"], ["nowhere", "not a run"]),
     "no run to evaluate": (["eval", "nowhere"], ["nowhere", "not a run"]),
     "no video": (["play", "nowhere"], ["--video"]),
@@ -127,3 +132,11 @@ def test_bench_reports_its_units_as_json(capsys):
     assert report["joint_updates_per_second"] == pytest.approx(rate)
     assert report["seed_updates_per_second"] == pytest.approx(2 * rate)
     assert report["peak_memory_bytes"] > 2**20
+    stages = report["stage_milliseconds_per_agent_step"]
+    assert all(stages[name] > 0 for name in (*STAGES[:-1], "simulation", "evaluation"))
+    # What belongs to no stage is small change: the clock, the metrics, copies.
+    assert stages["other"] < sum(stages[name] for name in STAGES[:-1])
+    floors = [report[f"{kind}_floor_milliseconds"] for kind in ("arithmetic", "memory")]
+    measured = report["milliseconds_per_joint_update"]
+    assert report["measured_over_floor"] == pytest.approx(measured / max(floors))
+    assert min(floors) > 0

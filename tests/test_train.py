@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fastr import checkpoints
 from fastr.cli import run
 from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import RunError
@@ -149,6 +150,23 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
     with pytest.raises(Killed), start(tiny(), path) as writer:
         train(tiny(), writer, listeners=(kill_at(400),))
     assert RunDirectory.open(path).latest().frames == 300
+    resume(path)
+    assert_same_end(path, uninterrupted)
+
+
+def test_a_checkpoint_is_of_its_moment_however_late_it_is_written(
+    tmp_path, uninterrupted, monkeypatch
+):
+    """Training goes on in the same memory while the checkpoint waits for a slow disk."""
+
+    def slowly(*arguments, write=checkpoints.write_checkpoint, **options):
+        time.sleep(0.3)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "write_checkpoint", slowly)
+    path = tmp_path / "late"
+    with pytest.raises(Killed), start(tiny(), path) as writer:
+        train(tiny(), writer, listeners=(kill_at(400),))
     resume(path)
     assert_same_end(path, uninterrupted)
 

@@ -9,29 +9,55 @@ import jax
 import numpy as np
 
 from fastr.config import TrainConfig
-from fastr.count import multiply_adds
-from fastr.learner import Engine
+from fastr.count import products
+from fastr.evaluate import Evaluator, evaluation_workers
+from fastr.learner import Cohort, Engine
+from fastr.policies import snapshots
+from fastr.pool import EnvPool
+from fastr.profile import stages
+from fastr.roofline import floors
 from fastr.spec import EnvSpec
+
+SIMULATED_STEPS = 200
 
 
 def bench(
     config: TrainConfig, spec: EnvSpec, *, updates: int, repeats: int, rows: int = 5_000
 ) -> dict[str, Any]:
-    """Times of updates of all seeds on random transitions; the median of several repeats."""
+    """Times of updates of all seeds on random transitions, and of everything beside them."""
     engine = Engine(
         config.agent, spec, config.seeds, capacity=rows, random_steps=config.random_steps
     )
     cohort = engine.init()
     generator = np.random.default_rng(0)
-    seeds = len(config.seeds)
     for _ in range(config.agent.batch_size):
-        values = generator.standard_normal((seeds, spec.row_dim + spec.state_dim), np.float32)
+        values = generator.standard_normal(
+            (len(config.seeds), spec.row_dim + spec.state_dim), np.float32
+        )
         cohort, _ = engine.interact(cohort, values)
     start = time.perf_counter()
-    cohort, metrics = jax.block_until_ready(engine.improve(cohort))
+    cohort, _ = jax.block_until_ready(engine.improve(cohort))
     compiled = time.perf_counter() - start
+    cohort, milliseconds = update_times(engine, cohort, updates, repeats)
+    memory = peak_memory()
+    cohort, profile = stages(engine, cohort, min(updates, 10))
+    profile["simulation"] = simulation_milliseconds(config)
+    profile["evaluation"] = evaluation_milliseconds(config, engine, cohort)
+    report = speed(config, spec, milliseconds) | {
+        "compile_seconds": compiled,
+        "peak_memory_bytes": memory,
+        "stage_milliseconds_per_agent_step": profile,
+    }
+    return report | roofline(config, spec, report["milliseconds_per_joint_update"])
+
+
+def update_times(
+    engine: Engine, cohort: Cohort, updates: int, repeats: int
+) -> tuple[Cohort, list[float]]:
+    """Mean milliseconds of one joint update, in each of several repeats."""
     on_cpu = jax.default_backend() == "cpu"
     milliseconds = []
+    metrics = None
     for _ in range(repeats):
         start = time.perf_counter()
         for _ in range(updates):
@@ -41,15 +67,44 @@ def bench(
                 jax.block_until_ready(metrics)
         jax.block_until_ready(metrics)
         milliseconds.append((time.perf_counter() - start) / updates * 1e3)
-    return report(config, spec, milliseconds, compiled)
+    return cohort, milliseconds
 
 
-def report(
-    config: TrainConfig, spec: EnvSpec, milliseconds: list[float], compiled: float
-) -> dict[str, Any]:
-    """The times in the units people compare."""
+def simulation_milliseconds(config: TrainConfig) -> float:
+    """One agent step of all seeds' simulators, random actions, in processes side by side."""
+    with EnvPool(config.task, config.frame_skip, config.seeds) as pool:
+        pool.reset([0] * len(config.seeds))
+        generator = np.random.default_rng(0)
+        actions = generator.uniform(-1, 1, (len(config.seeds), pool.spec.action_dim))
+        start = time.perf_counter()
+        for _ in range(SIMULATED_STEPS):
+            pool.send(actions.astype(np.float32))
+            pool.receive()
+        return (time.perf_counter() - start) / SIMULATED_STEPS * 1e3
+
+
+def evaluation_milliseconds(config: TrainConfig, engine: Engine, cohort: Cohort) -> float:
+    """One evaluation of all seeds, spread over the agent steps between two of them.
+
+    One episode of every seed is played, and counted as often as an evaluation has episodes.
+    """
+    leaves = snapshots(engine.policies(cohort), len(config.seeds))
+    workers = evaluation_workers(len(config.seeds), config.eval_episodes)
+    with Evaluator(config.task, config.frame_skip, config.agent, workers=workers) as evaluator:
+        for ready in evaluator.ready:
+            ready.result()
+        start = time.perf_counter()
+        evaluator.submit(leaves, config.seeds, range(1)).returns()
+        seconds = time.perf_counter() - start
+    side_by_side = max(1, workers // len(config.seeds))
+    rounds = -(-config.eval_episodes // side_by_side)
+    return 1e3 * seconds * rounds / (config.eval_frames / config.frame_skip)
+
+
+def speed(config: TrainConfig, spec: EnvSpec, milliseconds: list[float]) -> dict[str, Any]:
+    """The times in the units people compare; the median of the repeats."""
     seeds, median = len(config.seeds), float(np.median(milliseconds))
-    work = multiply_adds(config, spec)
+    work = sum(products(config, spec).multiply_adds.values())
     return {
         "method": config.method,
         "preset": config.preset,
@@ -63,9 +118,14 @@ def report(
         "seed_updates_per_second": 1e3 * seeds / median,
         "multiply_adds_per_seed_update": work,
         "achieved_gflop_per_second": 2 * work * seeds / median / 1e6,
-        "compile_seconds": compiled,
-        "peak_memory_bytes": peak_memory(),
     }
+
+
+def roofline(config: TrainConfig, spec: EnvSpec, milliseconds: float) -> dict[str, Any]:
+    """The measured time beside the machine's own limits."""
+    limits = floors(config, spec)
+    floor = max(limits["arithmetic_floor_milliseconds"], limits["memory_floor_milliseconds"])
+    return limits | {"measured_over_floor": milliseconds / floor}
 
 
 def peak_memory() -> int:

@@ -203,11 +203,11 @@ def latest(run: Path) -> Checkpoint:
     raise UserError(f"{run} has no checkpoint yet; `fastr resume {run}` goes on with the run.")
 
 
-def save(run: Path, snapshot: Snapshot, *, last: Checkpoint | None) -> Checkpoint:
+def save(run: Path, snapshot: Snapshot, *, rows_bytes: int, last: Checkpoint | None) -> Checkpoint:
     """Write one checkpoint; on a write error nothing of it stays and the older ones are intact."""
     check_snapshot(snapshot, last)
     try:
-        return write_checkpoint(run, snapshot, last)
+        return write_checkpoint(run, snapshot, rows_bytes, last)
     except (OSError, SafetensorError) as error:
         with contextlib.suppress(OSError):
             discard_partial(run, snapshot)
@@ -268,10 +268,11 @@ def covers(segments: list[Segment], wanted: Segment) -> bool:
     )
 
 
-def write_checkpoint(run: Path, snapshot: Snapshot, last: Checkpoint | None) -> Checkpoint:
+def write_checkpoint(
+    run: Path, snapshot: Snapshot, rows_bytes: int, last: Checkpoint | None
+) -> Checkpoint:
     """Write everything a checkpoint needs to the disk, and only then give it its name."""
     sync(run / ROWS)
-    rows_bytes = (run / ROWS).stat().st_size
     files, added = needed_files(snapshot, last), snapshot.added
     if added.start < added.end:
         files[added.name] = write_segment(run / "replay", added, snapshot.replay_rows)

@@ -68,7 +68,7 @@ class Train:
         date = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{self.config.task.replace(':', '-')}-{self.config.method}-{date}"
         out = self.out or Path("runs") / name
-        check_environment(self.config)
+        check_possible(self.config)
         config = {"train": to_json(self.config), "provenance": provenance() | device()}
         with RunWriter.create(out, config) as writer:
             return train_to_the_end(self.config, writer, None, self.track, as_json=self.json)
@@ -213,7 +213,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Bench:
-    """Time the update of all seeds on random transitions of a task's size."""
+    """Time the update of all seeds, where its time goes, and what this machine could do at best."""
 
     config: TrainConfig
     updates: int = 20
@@ -234,12 +234,26 @@ class Bench:
         result = bench(self.config, sizes, updates=self.updates, repeats=self.repeats)
         if self.json:
             return print_json(result)
-        rows = [
+        facts = [
             (name.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else f"{value}")
             for name, value in result.items()
-            if not isinstance(value, list)
+            if not isinstance(value, list | dict)
         ]
-        print_table("fastr bench", ("", ""), rows)
+        print_table("fastr bench", ("", ""), facts)
+        stages = result["stage_milliseconds_per_agent_step"]
+        print_table(
+            "Stages, each by itself; the update overlaps them, the last two run beside it",
+            ("stage", "ms per agent step"),
+            [(name, f"{value:.3f}") for name, value in stages.items()],
+        )
+        arithmetic, memory = (
+            result[f"{kind}_floor_milliseconds"] for kind in ("arithmetic", "memory")
+        )
+        print(
+            f"roofline: {result['milliseconds_per_joint_update']:.2f} ms measured, "
+            f"{result['measured_over_floor']:.1f} times the higher of {arithmetic:.2f} ms "
+            f"(arithmetic) and {memory:.2f} ms (memory) at this machine's measured best"
+        )
         return 0
 
 
@@ -362,11 +376,12 @@ def trained(path: Path) -> tuple[TrainConfig, int, list]:
     return config, checkpoint.frames, trained_policies(config, checkpoint)
 
 
-def check_environment(config: TrainConfig) -> None:
-    """Raise UserError for an environment that cannot be trained on, before anything is written."""
+def check_possible(config: TrainConfig) -> None:
+    """Raise UserError for a run that cannot be, before anything is written."""
     from fastr.envs import spec
+    from fastr.memory import check_fits
 
-    spec(config.task, config.frame_skip)
+    check_fits(config, spec(config.task, config.frame_skip))
 
 
 def device() -> dict[str, Any]:
@@ -382,7 +397,7 @@ def train_to_the_end(
     """Train with a live display, then say how it went and where everything lies."""
     from fastr.plots import learning_curve
     from fastr.progress import TrainingProgress
-    from fastr.summary import summary
+    from fastr.summary import curve_csv, summary
     from fastr.track import trackers
     from fastr.train import train
 
@@ -398,6 +413,7 @@ def train_to_the_end(
     }
     title = f"{config.task}, {config.method}"
     learning_curve(writer.rows(), config.seeds, title, writer.path / "curve.png")
+    (writer.path / "curve.csv").write_text(curve_csv(writer.rows(), config.seeds))
     if not result["finished"]:
         print(f"fastr: stopped; go on with `fastr resume {writer.path}`.", file=sys.stderr)
     if as_json:

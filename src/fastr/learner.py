@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -146,15 +146,16 @@ class Engine:
         # buffers: donation needs that.
         self._start = jax.jit(self._init, out_shardings=cohort)
         self.explore = jax.jit(self._explore)
-        moved = (cohort, self.sharding)
-        self.interact = jax.jit(self._interact, donate_argnums=0, out_shardings=moved)
-        self.improve = jax.jit(
-            self._improve,
-            donate_argnums=0,
-            out_shardings=moved,
-            compiler_options=update_options(),
-        )
+        self._moved = (cohort, self.sharding)
+        self.interact = jax.jit(self._interact, donate_argnums=0, out_shardings=self._moved)
+        self.improve = self.update_program(update_options())
         self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.learners))
+
+    def update_program(self, options: dict[str, str]) -> Any:
+        """One update of every seed, compiled under these options."""
+        return jax.jit(
+            self._improve, donate_argnums=0, out_shardings=self._moved, compiler_options=options
+        )
 
     def init(self) -> Cohort:
         """All seeds at their beginning."""

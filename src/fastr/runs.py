@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import FileIO
@@ -57,6 +58,8 @@ class RunWriter(RunDirectory):
         self.lock = lock
         self.last: Checkpoint | None = None
         self.rows_file = FileIO(path / ROWS, "a")
+        self.background = ThreadPoolExecutor(1)
+        self.saving: Future[None] | None = None
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "RunWriter":
@@ -114,17 +117,38 @@ class RunWriter(RunDirectory):
                 self.rows_file.truncate(size)
                 raise OSError("the disk took only part of a line")
 
-    def save(self, snapshot: Snapshot, *, keep: int) -> Checkpoint:
-        """Write a checkpoint and delete all but the newest `keep`; UserError on a write error."""
+    def begin_save(self, snapshot: Snapshot, *, keep: int) -> None:
+        """Write a checkpoint beside the training, once the one before is written.
+
+        It belongs to the rows recorded until now, and all but the newest `keep` are then deleted.
+        """
         if keep < 1:
             raise ValueError(f"{keep=} would delete every checkpoint")
-        self.last = checkpoints.save(self.path, snapshot, last=self.last)
+        self.finish_save()
+        rows_bytes = os.fstat(self.rows_file.fileno()).st_size
+        self.saving = self.background.submit(self._save, snapshot, rows_bytes, keep)
+
+    def finish_save(self) -> None:
+        """Wait for the checkpoint being written, if there is one; UserError on a write error."""
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            saving.result()
+
+    def _save(self, snapshot: Snapshot, rows_bytes: int, keep: int) -> None:
+        self.last = checkpoints.save(self.path, snapshot, rows_bytes=rows_bytes, last=self.last)
         with write_errors(self.path):
             checkpoints.prune(self.path, keep=keep)
+
+    def save(self, snapshot: Snapshot, *, keep: int) -> Checkpoint:
+        """Write a checkpoint and wait for it."""
+        self.begin_save(snapshot, keep=keep)
+        self.finish_save()
+        assert self.last is not None
         return self.last
 
     def close(self) -> None:
         """Let other processes write to this run."""
+        self.background.shutdown()
         self.rows_file.close()
         self.lock.close()
 

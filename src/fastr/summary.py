@@ -18,6 +18,14 @@ def evaluations(rows: Sequence[dict[str, Any]], seed: int) -> list[tuple[int, fl
     )
 
 
+def curve_csv(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:
+    """Every evaluation as a line of frames, seed, return."""
+    lines = [
+        f"{frames},{seed},{value}" for seed in seeds for frames, value in evaluations(rows, seed)
+    ]
+    return "\n".join(["frames,seed,return", *lines, ""])
+
+
 def summary(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
     """The returns of each seed and over seeds; units are in the names."""
     per_seed = []

@@ -92,6 +92,7 @@ class Trainer:
         self.check_health()
         if self.host.next_step > self.saved_steps:
             self.save()
+        self.run.finish_save()
 
     def step(self) -> None:
         """One agent step of every seed."""
@@ -114,7 +115,6 @@ class Trainer:
             self.start_evaluation(frames)
         every = self.config.checkpoint_frames
         if every and frames and frames % every == 0:
-            self.record_evaluation()
             self.check_health()
             self.save()
 
@@ -211,16 +211,20 @@ class Trainer:
         )
 
     def save(self) -> None:
-        """Write a checkpoint of everything the rest of the run depends on."""
+        """Take a checkpoint of everything the rest of the run depends on; it is written beside."""
         steps = self.host.next_step
+        if self.pending is not None and self.pending.step < steps - 1:
+            # Its policy is gone. One that has just begun can be begun again after a resume.
+            self.record_evaluation()
         arrays, rows = self.arrays(), self.new_replay_rows()
         self.host.seconds = time.monotonic() - self.clock
         host = {
             "next_step": steps,
             "seconds": self.host.seconds,
-            "episodes": self.host.episodes,
-            "returns": self.host.returns,
+            "episodes": list(self.host.episodes),
+            "returns": list(self.host.returns),
             "evaluated": self.host.evaluated,
+            "evaluating": self.pending is not None,
         }
         snapshot = Snapshot(
             frames=(steps - 1) * self.config.frame_skip,
@@ -230,13 +234,17 @@ class Trainer:
             replay_start=steps - 1 - len(rows),
             capacity=self.config.capacity,
         )
-        self.run.save(snapshot, keep=self.config.keep_checkpoints)
+        self.run.begin_save(snapshot, keep=self.config.keep_checkpoints)
         self.saved_steps = steps
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Every array but the replay, by name."""
-        named = {name: np.asarray(leaf) for name, leaf in named_leaves(self.cohort).items()}
-        del named[REPLAY]
+        leaves = named_leaves(self.cohort)
+        del leaves[REPLAY]
+        # Copies: where the device is the CPU, the next update works in this very memory.
+        named = {name: np.array(leaf) for name, leaf in jax.device_get(leaves).items()}
+        if self.metrics is not None:
+            named["metrics"] = np.array(self.metrics)
         actions = {
             f"episode_actions.{i}": np.array(actions, np.float32).reshape(
                 -1, self.pool.spec.action_dim
@@ -255,7 +263,8 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue where the checkpoint was made, as if nothing had happened."""
-        arrays, saved = checkpoint.arrays(), checkpoint.host
+        arrays, saved = checkpoint.arrays(), dict(checkpoint.host)
+        evaluating = saved.pop("evaluating")
         start, rows = checkpoint.replay_rows()
         replay = np.array(self.cohort.learners.replay.rows)
         slots = np.arange(start, start + len(rows)) % self.config.capacity
@@ -271,6 +280,11 @@ class Trainer:
                 f"{self.config.task} does not repeat itself: the same seed and actions led to "
                 "another state, so this run cannot be continued where it stopped."
             )
+        if "metrics" in arrays:
+            self.metrics = jax.numpy.asarray(arrays["metrics"])
+        if evaluating:
+            self.host.evaluated -= 1
+            self.start_evaluation((self.host.next_step - 1) * self.config.frame_skip)
 
 
 REPLAY = "learners.replay.rows"

@@ -1,0 +1,51 @@
+"""Whether a run fits into the memory of its device, said before anything is written."""
+
+from pathlib import Path
+
+import jax
+
+from fastr.config import TrainConfig
+from fastr.count import program_bytes, seed_bytes
+from fastr.errors import UserError
+from fastr.learner import seed_sharding
+from fastr.spec import EnvSpec
+
+MEBIBYTE = 2**20
+
+
+def check_fits(config: TrainConfig, spec: EnvSpec) -> None:
+    """Raise UserError if the seeds are too many for the memory that is free."""
+    free = free_bytes()
+    if free is None:
+        return
+    seeds, devices = len(config.seeds), seed_sharding(len(config.seeds)).num_devices
+    each, once = seed_bytes(config, spec), program_bytes()
+    needed = seeds // devices * each + once
+    if needed <= free:
+        return
+    most = max(0, free - once) // each * devices
+    advice = f"take at most {most} --seeds" if most else "one seed alone does not fit"
+    raise UserError(
+        f"{seeds} seed(s) of {config.method} need about {needed // MEBIBYTE:,} MiB of memory per "
+        f"device ({each // MEBIBYTE:,} MiB each), and {free // MEBIBYTE:,} MiB are free: "
+        f"{advice}, or use a smaller --replay-capacity or --batch-size."
+    )
+
+
+def free_bytes() -> int | None:
+    """Memory that is free on the fullest local device, or None where nobody tells."""
+    if jax.default_backend() == "cpu":
+        return available_on_host()
+    statistics = [device.memory_stats() for device in jax.local_devices()]
+    known = [entry for entry in statistics if entry and "bytes_limit" in entry]
+    return min((entry["bytes_limit"] - entry["bytes_in_use"] for entry in known), default=None)
+
+
+def available_on_host() -> int | None:
+    """What Linux says a new program can have without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

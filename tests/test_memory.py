@@ -1,0 +1,48 @@
+"""The prediction of a run's memory, and what is said when it does not fit."""
+
+import jax
+import pytest
+
+from fastr import memory
+from fastr.config import preset
+from fastr.count import seed_bytes
+from fastr.errors import UserError
+from fastr.learner import Engine
+from fastr.memory import available_on_host, check_fits
+from fastr.spec import EnvSpec
+
+SPEC = EnvSpec(24, 6)
+CONFIG = preset("walker-walk", "fastr", "quick")
+
+
+@pytest.mark.parametrize("free_seeds", [0, 1, 3])
+def test_the_error_names_how_many_seeds_fit(free_seeds, monkeypatch):
+    config = preset("walker-walk", "fastr", "paper")
+    each = seed_bytes(config, SPEC)
+    monkeypatch.setattr(memory, "free_bytes", lambda: free_seeds * each + each // 2)
+    with pytest.raises(UserError) as error:
+        check_fits(config, SPEC)
+    expected = f"at most {free_seeds} --seeds" if free_seeds else "one seed alone does not fit"
+    assert expected in str(error.value)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 5 * each)
+    check_fits(config, SPEC)
+
+
+def test_nothing_is_said_where_the_memory_is_not_known(monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda: None)
+    check_fits(CONFIG, SPEC)
+
+
+def test_this_host_says_how_much_is_free():
+    assert 2**20 < available_on_host() < 2**50
+
+
+def test_the_prediction_is_near_what_the_compiler_allocates():
+    """State exactly (but for a few counters); intermediate values within a factor of two."""
+    engine = Engine(CONFIG.agent, SPEC, (0,), capacity=CONFIG.capacity, random_steps=1)
+    shapes = jax.eval_shape(engine.init)
+    found = engine.improve.lower(shapes).compile().memory_analysis()
+    assert found is not None
+    predicted = seed_bytes(CONFIG, SPEC)
+    total = found.argument_size_in_bytes + found.temp_size_in_bytes
+    assert total / 2 < predicted < 2 * total
