@@ -2,13 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import PyTree
 
 from fastr.config import TrainConfig
@@ -46,18 +46,22 @@ class Products:
     """Operands and results, each once."""
 
 
+def update_program(config: TrainConfig, spec: EnvSpec) -> Jaxpr:
+    """One update of one seed, as a list of operations."""
+    clock = jax.ShapeDtypeStruct((), jnp.int32)
+    return jax.make_jaxpr(Learner.improve)(abstract_learner(config, spec), clock, clock).jaxpr
+
+
 def products(config: TrainConfig, spec: EnvSpec) -> Products:
     """The matrix products of one update of one seed, counted in the program."""
-    clock = jax.ShapeDtypeStruct((), jnp.int32)
-    program = jax.make_jaxpr(Learner.improve)(abstract_learner(config, spec), clock, clock)
     multiply_adds, moved = Counter(), 0
-    for equation in _equations(program.jaxpr):
+    for equation in _equations(update_program(config, spec)):
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             arrays = [variable.aval for variable in (*equation.invars, *equation.outvars)]
             depth = math.prod(shape(arrays[0])[axis] for axis in contracted)
             multiply_adds[str(arrays[0].dtype)] += depth * math.prod(shape(arrays[-1]))
-            moved += sum(math.prod(shape(array)) * array.dtype.itemsize for array in arrays)
+            moved += sum(size_in_bytes(array) for array in arrays)
     return Products(dict(multiply_adds), moved)
 
 
@@ -101,16 +105,41 @@ def state_bytes(config: TrainConfig, spec: EnvSpec) -> dict[str, int]:
 def working_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     """Estimated device memory for intermediate values of one seed's update.
 
-    The largest are the activations of the next-state factor over levels x batch rows: six per
-    residual block and four around them are alive at once, and three matrices of scores.
+    The most that is alive at once if operations run in the order of the program, each storing its
+    result. Fusion makes it less, running halves of the program side by side makes it more.
     """
-    representation = config.agent.representation
-    width = 2 if representation.precision == "bfloat16" else 4
-    rows = representation.noise_levels * config.agent.batch_size
-    activations = rows * representation.hidden_dim * (6 * representation.blocks + 4) * width
-    scores = 3 * 4 * rows * config.agent.batch_size
-    noise = 2 * 4 * rows * spec.state_dim
-    return activations + scores + noise
+    return _peak(update_program(config, spec))
+
+
+def _peak(jaxpr: Jaxpr) -> int:
+    """Most bytes of results, results of its own operations only, that are alive at once."""
+    last_use = {
+        variable: i
+        for i, equation in enumerate(jaxpr.eqns)
+        for variable in _variables(equation.invars)
+    }
+    kept = {*_variables(jaxpr.outvars), *jaxpr.invars, *jaxpr.constvars}
+    alive = most = 0
+    for i, equation in enumerate(jaxpr.eqns):
+        made = sum(size_in_bytes(variable.aval) for variable in equation.outvars)
+        inside = max((_peak(inner) for inner in _called(equation.params)), default=0)
+        most = max(most, alive + max(made, inside))
+        alive += made
+        done = {v for v in _variables(equation.invars) if last_use[v] == i}
+        unused = {v for v in equation.outvars if v not in last_use}
+        alive -= sum(size_in_bytes(variable.aval) for variable in (done | unused) - kept)
+    return most
+
+
+def _variables(atoms: Sequence[Any]) -> set[Any]:
+    """The operands that are results of something, not constants."""
+    return {atom for atom in atoms if not isinstance(atom, Literal)}
+
+
+def size_in_bytes(array: Any) -> int:
+    """Memory of an array, from its type; keys and the like count as nothing."""
+    size = getattr(getattr(array, "dtype", None), "itemsize", 0)
+    return math.prod(shape(array)) * size if size else 0
 
 
 def seed_bytes(config: TrainConfig, spec: EnvSpec) -> int:
