@@ -1,11 +1,11 @@
-"""The ring of transitions: where rows go, and that draws are uniform over the filled ones."""
+"""The ring of transitions: where rows go, and how likely each is drawn."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.replay import Replay
+from fastr.replay import BLOCK, PrioritizedReplay, Replay
 from fastr.spec import EnvSpec
 from fastr.types import Transition
 
@@ -24,7 +24,7 @@ def add():
 
 @pytest.fixture(scope="module")
 def sample():
-    return jax.jit(Replay.sample, static_argnums=1)
+    return jax.jit(lambda *arguments: Replay.sample(*arguments)[0], static_argnums=1)
 
 
 def filled(add, count):
@@ -99,3 +99,80 @@ def test_a_packed_row_unpacks_to_its_transition():
     np.testing.assert_array_equal(batch.continues, [9, 19])
     single = Transition.unpack(rows[1], spec)
     assert float(single.reward) == 18
+
+
+# Prioritised.
+
+
+def weighted(priorities, capacity):
+    """A prioritised ring with rows 1, 2, ... and these priorities."""
+    replay = PrioritizedReplay.empty(capacity, ROW_DIM)
+    padded = np.zeros(replay.priorities.size, np.float32)
+    padded[: len(priorities)] = priorities
+    rows = np.stack([row(index) for index in range(capacity)])
+    return PrioritizedReplay(
+        jnp.asarray(rows),
+        jnp.asarray(padded).reshape(replay.priorities.shape),
+        jnp.asarray(max(priorities), jnp.float32),
+    )
+
+
+@pytest.fixture(scope="module")
+def draw():
+    return jax.jit(PrioritizedReplay.sample, static_argnums=1)
+
+
+def pearson(slots, priorities):
+    """Pearson's statistic of the drawn slots against the exact distribution."""
+    counts = np.bincount(slots, minlength=len(priorities))
+    expected = len(slots) * np.asarray(priorities) / np.sum(priorities)
+    used = expected > 0
+    assert not counts[~used].any()
+    return np.sum((counts[used] - expected[used]) ** 2 / expected[used])
+
+
+def test_rows_are_drawn_in_proportion_to_their_priorities(draw):
+    """Below the 0.1 % point for 5 degrees of freedom; a priority of 0 is never drawn."""
+    priorities = [1.0, 3.0, 0.0, 2.0, 0.5, 10.0, 0.25]
+    rows, slots = draw(weighted(priorities, 8), 20_000, jnp.asarray(7), jax.random.key(0))
+    assert pearson(np.asarray(slots), [*priorities, 0.0]) < 20.52
+    np.testing.assert_array_equal(rows[:, 0], np.asarray(slots) + 1.0)
+
+
+def test_draws_are_right_across_blocks(draw):
+    """Three blocks, the last one half empty; shares of all rows below and above the middle."""
+    capacity = 2 * BLOCK + 100
+    priorities = 1.0 + np.arange(capacity) % 7
+    priorities[capacity - 50 :] = 0.0
+    _, slots = draw(weighted(priorities, capacity), 50_000, jnp.asarray(0), jax.random.key(1))
+    slots = np.asarray(slots)
+    assert slots.max() < capacity - 50
+    blocks = np.add.reduceat(priorities, [0, BLOCK, 2 * BLOCK])
+    assert pearson(slots // BLOCK, blocks) < 13.82
+    by_weight = np.array([priorities[priorities == w].sum() for w in range(1, 8)])
+    assert pearson(np.asarray(priorities[slots] - 1, int), by_weight) < 22.46
+
+
+def test_new_rows_enter_at_the_largest_priority():
+    replay = PrioritizedReplay.empty(4, ROW_DIM)
+    add = jax.jit(PrioritizedReplay.add)
+    replay = add(replay, row(0), jnp.asarray(0))
+    assert float(replay.priorities[0, 0]) == 1.0
+    replay = PrioritizedReplay(replay.rows, replay.priorities, jnp.asarray(2.5))
+    for index in (1, 2, 3, 4):
+        replay = add(replay, row(index), jnp.asarray(index))
+    np.testing.assert_array_equal(replay.priorities[0], [2.5, 2.5, 2.5, 2.5])
+    np.testing.assert_array_equal(replay.rows[0], row(4))
+
+
+def test_priorities_are_the_formula_and_the_largest_is_reset():
+    """max(|error|, 1)^0.4: 1 for errors up to 1; 32^0.4 = 4."""
+    reweigh = jax.jit(PrioritizedReplay.reweigh)
+    before = weighted([9.0, 9.0, 9.0, 1.0], 4)
+    slots, errors = jnp.asarray([0, 1, 2]), jnp.asarray([0.3, 32.0, 1.0])
+    after = reweigh(before, slots, errors, jnp.asarray(7))
+    np.testing.assert_allclose(after.priorities[0], [1.0, 4.0, 1.0, 1.0], rtol=1e-6)
+    # The largest so far stays, until the 250th update brings it back to the largest stored.
+    assert float(after.largest) == 9.0
+    assert float(reweigh(before, slots, errors, jnp.asarray(248)).largest) == 9.0
+    assert float(reweigh(before, slots, errors, jnp.asarray(249)).largest) == pytest.approx(4.0)

@@ -12,7 +12,8 @@ import pytest
 from fastr.optim import Adam, Trainable
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
-from fastr.representations.ranking import Contrast, perturb, positives, ranking_loss, vp_signal
+from fastr.representations.ranking import Contrast, positives, ranking_loss
+from fastr.representations.schedule import perturb, vp_signal
 from fastr.spec import EnvSpec
 
 SCORES = ("l2", "raw", "layernorm")

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.agents.spectral import DeterministicPolicy, actor_loss, critic_loss, twin_q
+from fastr.agents.critics import squared_error
+from fastr.agents.deterministic import DeterministicPolicy
+from fastr.agents.spectral import actor_loss, twin_q
 from fastr.learner import Engine
 
 ZERO = jnp.zeros((), int)
@@ -72,7 +74,9 @@ def gradients(agent, updated, batch, loss_gradient):
         contexts = jax.vmap(frozen.context)(batch.state)
         td_target = targets_of(agent, batch, target_key)
         return (
-            jax.grad(lambda net: critic_loss(net, features, td_target)[0])(agent.critics.net),
+            jax.grad(lambda net: squared_error(twin_q(net, features), td_target)[0])(
+                agent.critics.net
+            ),
             jax.grad(lambda net: actor_loss(net, new_critics, frozen, batch.state, contexts)[0])(
                 agent.actor.net
             ),
@@ -312,11 +316,10 @@ def test_noise_on_target_actions_is_bounded(noisy_agent, drawn_and_possible, cen
     assert len(set(distance[:, 1:].argmin(0))) > 1
 
 
-def test_the_critics_loss_sums_the_twins(agent):
+def test_the_critics_loss_sums_the_twins():
     """Critics that say 5 and 2, targets 1, 2 and 6: (16 + 9 + 1) / 3 + (1 + 0 + 16) / 3."""
-    critics = constant_critics(agent.critics.net, [5.0, 2.0])
-    features = jnp.ones((3, agent.config.representation.feature_dim))
-    loss, metrics = jax.jit(critic_loss)(critics, features, jnp.asarray([1.0, 2.0, 6.0]))
+    values = jnp.asarray([[5.0] * 3, [2.0] * 3])
+    loss, metrics = squared_error(values, jnp.asarray([1.0, 2.0, 6.0]))
     assert float(loss) == pytest.approx(43 / 3, rel=1e-6)
     assert float(metrics["q_mean"]) == pytest.approx(3.5, rel=1e-6)
 

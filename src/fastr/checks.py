@@ -10,10 +10,17 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def require(config: Any, *names: str, low: int, high: int | None = None) -> None:
+def require(config: Any, *names: str, low: int | float, high: int | float | None = None) -> None:
     """Raise UserError unless each of these fields lies between the bounds."""
     for name in names:
         value = getattr(config, name)
         if not (low <= value and (high is None or value <= high)):
             bounds = f"at least {low}" if high is None else f"from {low} to {high}"
             raise UserError(f"{option(name)} is {value}; it must be {bounds}.")
+
+
+def require_even(config: Any, name: str) -> None:
+    """Raise UserError unless this field is an even number of at least 2."""
+    require(config, name, low=2)
+    if getattr(config, name) % 2:
+        raise UserError(f"{option(name)} is {getattr(config, name)}; it must be even.")

@@ -326,8 +326,7 @@ def on_this_device(config: TrainConfig) -> TrainConfig:
 
     if jax.default_backend() == "cpu":
         return config
-    representation = replace(config.agent.representation, precision="bfloat16")
-    return replace(config, agent=replace(config.agent, representation=representation))
+    return replace(config, agent=config.agent.accelerated())
 
 
 def parsed(

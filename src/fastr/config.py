@@ -8,19 +8,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from fastr.agents.spectral import SpectralConfig
 from fastr.checks import option, require
 from fastr.errors import UserError
-from fastr.representations.cp import CPConfig
-from fastr.representations.joint import JointConfig
+from fastr.methods import METHODS, RANDOM_FRAMES, AgentConfig, Method, quick
 
-Method = Literal["fastr", "ctrl-sr"]
 Preset = Literal["paper", "quick"]
-
-METHODS: dict[str, SpectralConfig] = {
-    "fastr": SpectralConfig(representation=CPConfig()),
-    "ctrl-sr": SpectralConfig(representation=JointConfig()),
-}
 
 
 @dataclass(frozen=True)
@@ -31,10 +23,11 @@ class TrainConfig:
     """DM Control Suite task (humanoid-walk), Gymnasium environment (gym:HalfCheetah-v5), or an
     environment of your own (my_package:MyRobot-v0)."""
     method: Method
-    """What to train: fastr (the paper's factorized representation) or ctrl-sr (its joint one)."""
+    """What to train: fastr (the paper's factorized representation), ctrl-sr (its joint one),
+    diff-sr, sac, sac-2layer, td7, or td3 (FaStR without a representation); docs/methods.md."""
     preset: Preset
     """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
-    agent: SpectralConfig
+    agent: AgentConfig
     seeds: tuple[int, ...] = (0, 1, 2, 3, 42)
     """Seeds, all trained side by side in one program (App. Shared Training Protocol)."""
     frames: int = 1_000_000
@@ -105,33 +98,18 @@ class TrainConfig:
 
 def preset(task: str, method: Method, name: Preset) -> TrainConfig:
     """The configuration of a method under a preset."""
-    paper = TrainConfig(task=task, method=method, preset=name, agent=METHODS[method])
+    paper = TrainConfig(
+        task=task,
+        method=method,
+        preset=name,
+        agent=METHODS[method],
+        random_frames=RANDOM_FRAMES.get(method, TrainConfig.random_frames),
+    )
     if name == "paper":
         return paper
-    # Networks this small take larger steps, and on a CPU their many small operations cost more
-    # than their arithmetic: one block and four levels, rather than narrower layers.
-    representation = replace(
-        paper.agent.representation,
-        feature_dim=128,
-        hidden_dim=128,
-        blocks=1,
-        noise_levels=4,
-        fourier_dim=256,
-        head_dim=128,
-    )
-    agent = replace(
-        paper.agent,
-        representation=representation,
-        batch_size=128,
-        actor_dim=128,
-        target_rate=0.01,
-        representation_learning_rate=3e-4,
-        critic_learning_rate=1e-3,
-        actor_learning_rate=1e-3,
-    )
     return replace(
         paper,
-        agent=agent,
+        agent=quick(paper.agent),
         seeds=(0,),
         frames=25_000,
         random_frames=2_000,

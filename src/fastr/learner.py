@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy
-from fastr.agents.spectral import SpectralConfig
+from fastr.agents.td7 import TD7Config
+from fastr.methods import AgentConfig
 from fastr.moments import Moments
-from fastr.replay import Replay
+from fastr.replay import PrioritizedReplay, Replay
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
-AgentConfig = SpectralConfig
 Result = TypeVar("Result")
 
 # Random streams of one seed: each is folded in once, then the clock.
@@ -42,7 +42,7 @@ class Learner(eqx.Module):
     """One seed: its agent, its transitions, its observation statistics."""
 
     agent: AbstractAgent
-    replay: Replay
+    replay: Replay | PrioritizedReplay
     moments: Moments
     seed: Int[Array, ""]
     broken_at: Int[Array, ""]
@@ -56,7 +56,8 @@ class Learner(eqx.Module):
     ) -> "Learner":
         """A fresh learner; everything random in its life follows from the seed."""
         agent = config.init(spec, stream(seed, INITIALISATION, jnp.zeros((), int)))
-        replay = Replay.empty(capacity, spec.row_dim)
+        sampler = PrioritizedReplay if isinstance(config, TD7Config) else Replay
+        replay = sampler.empty(capacity, spec.row_dim)
         broken_at = jnp.full((), -1, jnp.int32)
         return cls(agent, replay, Moments.empty(spec.state_dim), seed, broken_at, config, spec)
 
@@ -81,16 +82,18 @@ class Learner(eqx.Module):
         """One update on a batch of the `steps` transitions seen, after `updates` others."""
         sample_key, update_key = jax.random.split(stream(self.seed, UPDATES, updates))
         with jax.named_scope("replay"):
-            rows = self.replay.sample(self.config.batch_size, steps, sample_key)
+            rows, slots = self.replay.sample(self.config.batch_size, steps, sample_key)
             raw = Transition.unpack(rows, self.spec)
             batch = replace(
                 raw, state=self.normalize(raw.state), next_state=self.normalize(raw.next_state)
             )
-        agent, _, metrics = self.agent.update(batch, update_key, updates)
+        agent, td_error, metrics = self.agent.update(batch, update_key, updates)
+        with jax.named_scope("replay"):
+            replay = self.replay.reweigh(slots, td_error, updates)
         metrics["observation_max"] = jnp.max(jnp.abs(batch.state))
         finite = jnp.all(jnp.isfinite(jnp.stack(list(metrics.values()))))
         broken_at = jnp.where((self.broken_at < 0) & ~finite, updates, self.broken_at)
-        return replace(self, agent=agent, broken_at=broken_at), metrics
+        return replace(self, agent=agent, replay=replay, broken_at=broken_at), metrics
 
     def normalize(self, states: Float[Array, "*batch state"]) -> Float[Array, "*batch state"]:
         """States as the agent sees them."""
@@ -149,6 +152,7 @@ class Engine:
         self._moved = (cohort, self.sharding)
         self.interact = jax.jit(self._interact, donate_argnums=0, out_shardings=self._moved)
         self.improve = self.update_program(update_options())
+        self.end_episodes = jax.jit(self._end_episodes, donate_argnums=0, out_shardings=cohort)
         self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.learners))
 
     def update_program(self, options: dict[str, str]) -> Any:
@@ -203,6 +207,20 @@ class Engine:
             )
         packed = jnp.stack([metrics[name] for name in self.metric_names], axis=1)
         return replace(cohort, learners=learners, updates=cohort.updates + 1), packed
+
+    def _end_episodes(
+        self, cohort: Cohort, returns: Float[Array, " seed"], over: Bool[Array, " seed"]
+    ) -> Cohort:
+        """Tell the agents of the seeds whose training episode is over what it returned."""
+
+        def told(
+            agent: AbstractAgent, episode_return: Float[Array, ""], ended: Bool[Array, ""]
+        ) -> AbstractAgent:
+            after = agent.end_episode(episode_return, cohort.updates)
+            return jax.tree.map(lambda new, old: jnp.where(ended, new, old), after, agent)
+
+        agents = jax.vmap(told)(cohort.learners.agent, returns, over)
+        return replace(cohort, learners=replace(cohort.learners, agent=agents))
 
     def matmul_precision(self) -> AbstractContextManager:
         """The arithmetic of all float32 matrix products traced inside."""

@@ -138,25 +138,33 @@ class LayerNorm(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Hidden layers of Linear, LayerNorm, activation; then a Linear."""
+    """Hidden layers of Linear, LayerNorm (unless left out), activation; then a Linear."""
 
     layers: tuple[Linear, ...]
-    norms: tuple[LayerNorm, ...]
+    norms: tuple[LayerNorm | None, ...]
     activation: Callable = eqx.field(static=True)
 
-    def __init__(self, sizes: Sequence[int], activation: Callable, *, key: PRNGKeyArray):
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: Callable,
+        *,
+        layer_norm: bool = True,
+        key: PRNGKeyArray,
+    ):
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(
             Linear(fan_in, fan_out, key=layer_key)
             for (fan_in, fan_out), layer_key in zip(pairwise(sizes), keys, strict=True)
         )
-        self.norms = tuple(LayerNorm(size) for size in sizes[1:-1])
+        self.norms = tuple(LayerNorm(size) if layer_norm else None for size in sizes[1:-1])
         self.activation = activation
 
     def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
         """The last layer's output, without activation."""
         for layer, norm in zip(self.layers, self.norms, strict=False):
-            x = self.activation(norm(layer(x)))
+            hidden = layer(x)
+            x = self.activation(hidden if norm is None else norm(hidden))
         return self.layers[-1](x)
 
 
@@ -308,3 +316,8 @@ class FourierHead(eqx.Module):
 def l2_normalize(x: Float[Array, " feature"]) -> Float[Array, " feature"]:
     """The vector over its Euclidean norm; zero stays zero, with a finite gradient."""
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x)), 1e-16))
+
+
+def average_l1_norm(x: Float[Array, " feature"]) -> Float[Array, " feature"]:
+    """AvgL1Norm of TD7: the vector over the mean of its absolute values."""
+    return x / jnp.maximum(jnp.mean(jnp.abs(x)), 1e-8)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastr.agents.base import AbstractPolicy
-from fastr.learner import AgentConfig, Learner
+from fastr.learner import Learner
+from fastr.methods import AgentConfig
 from fastr.spec import EnvSpec
 
 Leaves = Sequence[np.ndarray]

@@ -1,13 +1,21 @@
-"""Transitions on the device: a ring of packed rows, written in place and sampled uniformly."""
+"""Transitions on the device: a ring of packed rows, written in place, sampled there too."""
+
+import math
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+BLOCK = 1024
+"""Priorities per block of the two-level search."""
+PRIORITY_POWER = 0.4
+PRIORITY_FLOOR = 1.0
+PRIORITY_RESET = 250
+
 
 class Replay(eqx.Module):
-    """One seed's ring of packed transitions.
+    """One seed's ring of packed transitions, drawn from uniformly.
 
     The number of rows ever added is the engine's clock and is passed in: it is the same for all
     seeds, so under vmap writing stays one slice update instead of a scatter.
@@ -22,12 +30,109 @@ class Replay(eqx.Module):
 
     def add(self, row: Float[Array, " row"], added: Int[Array, ""]) -> "Replay":
         """With one more row, in place of the oldest once full; `added` rows came before it."""
-        slot = added % self.rows.shape[0]
-        return Replay(jax.lax.dynamic_update_slice(self.rows, row[None], (slot, 0)))
+        return Replay(_written(self.rows, row, added % self.rows.shape[0]))
 
     def sample(
         self, size: int, added: Int[Array, ""], key: PRNGKeyArray
-    ) -> Float[Array, "batch row"]:
-        """Rows drawn uniformly, with replacement, from those that are filled."""
+    ) -> tuple[Float[Array, "batch row"], Int[Array, " batch"]]:
+        """Rows drawn uniformly, with replacement, from those that are filled; and their slots."""
         filled = jnp.minimum(added, self.rows.shape[0])
-        return self.rows[jax.random.randint(key, (size,), 0, filled)]
+        slots = jax.random.randint(key, (size,), 0, filled)
+        return self.rows[slots], slots
+
+    def reweigh(
+        self,
+        slots: Int[Array, " batch"],  # noqa: ARG002
+        td_error: Float[Array, " batch"],  # noqa: ARG002
+        update: Int[Array, ""],  # noqa: ARG002
+    ) -> "Replay":
+        """The same: all rows stay equally likely."""
+        return self
+
+
+class PrioritizedReplay(eqx.Module):
+    """Loss-adjusted prioritised replay: a row is drawn in proportion to its priority (App. TD7).
+
+    Priorities lie in blocks. A draw searches the cumulative sum of the blocks' totals and then that
+    of one block: two short sums instead of one over the whole ring, which in float32 would also
+    lose the resolution of a single row.
+    """
+
+    rows: Float[Array, "capacity row"]
+    priorities: Float[Array, "block slot"]
+    """0 where no row is yet."""
+    largest: Float[Array, ""]
+    """The priority that new rows enter with."""
+
+    @classmethod
+    def empty(cls, capacity: int, row_dim: int) -> "PrioritizedReplay":
+        """Room for this many rows."""
+        block = min(BLOCK, capacity)
+        blocks = math.ceil(capacity / block)
+        return cls(jnp.zeros((capacity, row_dim)), jnp.zeros((blocks, block)), jnp.ones(()))
+
+    def add(self, row: Float[Array, " row"], added: Int[Array, ""]) -> "PrioritizedReplay":
+        """With one more row at the largest priority, in place of the oldest once full."""
+        slot = added % self.rows.shape[0]
+        block = self.priorities.shape[1]
+        entry = self.largest.reshape(1, 1)
+        priorities = jax.lax.dynamic_update_slice(
+            self.priorities, entry, (slot // block, slot % block)
+        )
+        return PrioritizedReplay(_written(self.rows, row, slot), priorities, self.largest)
+
+    def sample(
+        self,
+        size: int,
+        added: Int[Array, ""],  # noqa: ARG002  (what is not filled has priority 0)
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, "batch row"], Int[Array, " batch"]]:
+        """Rows drawn in proportion to their priorities, with replacement; and their slots."""
+        totals = jnp.cumsum(jnp.sum(self.priorities, axis=1))
+        block_key, slot_key = jax.random.split(key)
+        blocks = _drawn(totals, jax.random.uniform(block_key, (size,)))
+        inside = jnp.cumsum(self.priorities[blocks], axis=1)
+        places = jax.vmap(_drawn_one)(inside, jax.random.uniform(slot_key, (size,)))
+        slots = blocks * self.priorities.shape[1] + places
+        return self.rows[slots], slots
+
+    def reweigh(
+        self,
+        slots: Int[Array, " batch"],
+        td_error: Float[Array, " batch"],
+        update: Int[Array, ""],
+    ) -> "PrioritizedReplay":
+        """With priorities max(|TD error|, 1)^0.4 for the rows just used.
+
+        New rows enter at the largest priority so far; every 250 updates that is brought back to
+        the largest one stored.
+        """
+        fresh = jnp.maximum(td_error, PRIORITY_FLOOR) ** PRIORITY_POWER
+        block = self.priorities.shape[1]
+        priorities = self.priorities.at[slots // block, slots % block].set(fresh)
+        stored = jnp.max(priorities)
+        largest = jnp.maximum(self.largest, jnp.max(fresh))
+        largest = jnp.where((update + 1) % PRIORITY_RESET == 0, stored, largest)
+        return PrioritizedReplay(self.rows, priorities, largest)
+
+
+def _written(
+    rows: Float[Array, "capacity row"], row: Float[Array, " row"], slot: Int[Array, ""]
+) -> Float[Array, "capacity row"]:
+    return jax.lax.dynamic_update_slice(rows, row[None], (slot, 0))
+
+
+def _drawn(
+    cumulative: Float[Array, " entry"], uniform: Float[Array, " batch"]
+) -> Int[Array, " batch"]:
+    """Entries drawn in proportion to their share of a cumulative sum."""
+    return jax.vmap(lambda share: _drawn_one(cumulative, share))(uniform)
+
+
+def _drawn_one(cumulative: Float[Array, " entry"], share: Float[Array, ""]) -> Int[Array, ""]:
+    """The entry that this share of the total falls into; never one of weight 0."""
+    # side="right" steps over entries of weight 0; rounding may reach the total itself, so the last
+    # entry that adds anything is the highest answer.
+    place = jnp.searchsorted(cumulative, share * cumulative[-1], side="right")
+    last = jnp.searchsorted(cumulative, cumulative[-1], side="left")
+    return jnp.minimum(place, last).astype(jnp.int32)

@@ -134,8 +134,11 @@ class Trainer:
         for i, reward in enumerate(steps.reward):
             self.host.returns[i] += float(reward)
             self.host.actions[i].append(actions[i])
-            if steps.over[i]:
-                self.end_episode(i)
+        if steps.over.any():
+            returns = np.asarray(self.host.returns, np.float32)
+            self.cohort = self.engine.end_episodes(self.cohort, returns, steps.over)
+            for i in np.flatnonzero(steps.over):
+                self.end_episode(int(i))
 
     def end_episode(self, i: int) -> None:
         """Record the return of a training episode and count the next one."""

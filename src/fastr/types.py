@@ -17,6 +17,8 @@ The closed vocabulary of axis names in shape annotations:
     metric     scalars logged per update
 """
 
+from typing import Literal
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -24,6 +26,8 @@ from jaxtyping import Array, Float
 from fastr.spec import EnvSpec
 
 Metrics = dict[str, Float[Array, ""]]
+Arithmetic = Literal["float32", "tf32"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 class Transition(eqx.Module):

@@ -37,6 +37,14 @@ class AbstractAgent(eqx.Module):
         stays a condition.
         """
 
+    def end_episode(
+        self,
+        episode_return: Float[Array, ""],  # noqa: ARG002
+        updates: Int[Array, ""],  # noqa: ARG002
+    ) -> "AbstractAgent":
+        """After a training episode of this return, `updates` updates into the run."""
+        return self
+
     @abc.abstractmethod
     def networks(self) -> dict[str, PyTree]:
         """Every online parameter once, under the name of the network it belongs to."""

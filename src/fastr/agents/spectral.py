@@ -8,12 +8,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.agents.base import AbstractAgent, AbstractPolicy
+from fastr.agents.base import AbstractAgent
+from fastr.agents.critics import bootstrapped, mean_value_loss, squared_error, worst_error
+from fastr.agents.deterministic import (
+    DeterministicPolicy,
+    actor_network,
+    explored,
+    smoothed,
+)
 from fastr.checks import require
 from fastr.networks import MLP, FourierHead
-from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
+from fastr.optim import Adam, Parameters, Trainable, polyak
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.cp import CPConfig
+from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
@@ -23,8 +31,8 @@ from fastr.types import Metrics, Transition
 class SpectralConfig:
     """TD3 on a spectral feature; defaults are the paper's (App. FaStR, Table hyperparams)."""
 
-    representation: CPConfig | JointConfig = field(default_factory=CPConfig)
-    """How the feature is learned: FaStR's factors or CTRL-SR's joint encoder."""
+    representation: CPConfig | JointConfig | DiffusionConfig = field(default_factory=CPConfig)
+    """How the feature is learned: FaStR's factors, CTRL-SR's joint encoder, or Diff-SR's."""
     batch_size: int = 512
     """Transitions N per update; also the candidates K of the ranking loss (App. FaStR)."""
     discount: float = 0.99
@@ -56,6 +64,10 @@ class SpectralConfig:
         """Arithmetic of matrix products."""
         return self.representation.precision
 
+    def accelerated(self) -> "SpectralConfig":
+        """With the arithmetic that is fastest on an accelerator at no loss in return."""
+        return replace(self, representation=replace(self.representation, precision="bfloat16"))
+
     def __post_init__(self):
         require(self, "batch_size", "actor_dim", low=1)
         require(self, "discount", "target_rate", low=0, high=1)
@@ -72,9 +84,7 @@ class SpectralConfig:
                 sizes.feature_dim, sizes.fourier_dim, sizes.head_dim, key=head_key
             )
         )(jax.random.split(critic_key))
-        actor_sizes = (spec.state_dim, *[self.actor_dim] * 3, spec.action_dim)
-        # Paper: ELU in the actor (App. FaStR); the public code has ReLU.
-        actor = MLP(actor_sizes, jax.nn.elu, key=actor_key)
+        actor = actor_network(spec, self.actor_dim, key=actor_key)
         representation = Trainable.of(
             sizes.init(spec, representation_key), Adam(self.representation_learning_rate)
         )
@@ -92,17 +102,6 @@ class Target(eqx.Module):
     representation: Parameters
     critics: Parameters
     actor: Parameters
-
-
-class DeterministicPolicy(AbstractPolicy):
-    """tanh of a network on the state alone (App. FaStR, Architecture)."""
-
-    parameters: Parameters
-    layout: Layout[MLP] = eqx.field(static=True)
-
-    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
-        """The action in this state."""
-        return jnp.tanh(self.layout.unpack(self.parameters)(state))
 
 
 def twin_q(
@@ -139,9 +138,7 @@ class Spectral(AbstractAgent):
 
     def explore(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
         """The policy's action plus Gaussian noise, clipped to [-1, 1]."""
-        action = self.policy()(state)
-        noise = self.config.exploration_noise * jax.random.normal(key, action.shape)
-        return jnp.clip(action + noise, -1.0, 1.0)
+        return explored(self.policy()(state), self.config.exploration_noise, key)
 
     def update(
         self,
@@ -161,8 +158,10 @@ class Spectral(AbstractAgent):
                 representation.net, batch, next_actions
             )
             td_target = self.td_target(batch, next_features)
-            td_error = td_target[None] - twin_q(self.critics.net, features)
-            critics, fitted = self.critics.step(lambda net: critic_loss(net, features, td_target))
+            values = twin_q(self.critics.net, features)
+            critics, fitted = self.critics.step(
+                lambda net: squared_error(twin_q(net, features), td_target)
+            )
         with jax.named_scope("actor"):
             actor, gained = self.actor.step(
                 lambda net: actor_loss(net, critics.net, source, batch.state, contexts)
@@ -179,7 +178,7 @@ class Spectral(AbstractAgent):
         agent = replace(
             self, representation=representation, critics=critics, actor=actor, target=target
         )
-        return agent, jnp.max(jnp.abs(td_error), axis=0), learned | fitted | gained
+        return agent, worst_error(values, td_target), learned | fitted | gained
 
     @property
     def target_representation(self) -> AbstractRepresentation:
@@ -192,9 +191,7 @@ class Spectral(AbstractAgent):
         """The target actor's actions plus clipped noise (App. FaStR, Optimization)."""
         policy = DeterministicPolicy(self.target.actor, self.actor.layout)
         actions = jax.vmap(policy)(states)
-        noise = self.config.target_noise * jax.random.normal(key, actions.shape)
-        bound = self.config.target_noise_clip
-        return jnp.clip(actions + jnp.clip(noise, -bound, bound), -1.0, 1.0)
+        return smoothed(actions, self.config.target_noise, self.config.target_noise_clip, key)
 
     def features(
         self,
@@ -226,7 +223,7 @@ class Spectral(AbstractAgent):
         and target smoothing.
         """
         values = twin_q(self.critics.layout.unpack(self.target.critics), next_features)
-        return batch.reward + self.config.discount * batch.continues * jnp.min(values, axis=0)
+        return bootstrapped(batch, jnp.min(values, axis=0), self.config.discount)
 
     def networks(self) -> dict[str, PyTree]:
         """Every online parameter once, under the name of the network it belongs to."""
@@ -234,17 +231,6 @@ class Spectral(AbstractAgent):
             "critics": self.critics.net,
             "actor": self.actor.net,
         }
-
-
-def critic_loss(
-    critics: FourierHead,
-    features: Float[Array, "batch feature"],
-    td_target: Float[Array, " batch"],
-) -> tuple[Float[Array, ""], Metrics]:
-    """Sum over the twins of the mean squared error (Algorithm 1, line 5)."""
-    values = twin_q(critics, features)
-    loss = jnp.sum(jnp.mean(jnp.square(values - td_target[None]), axis=1))
-    return loss, {"critic_loss": loss, "q_mean": jnp.mean(values)}
 
 
 def actor_loss(
@@ -260,5 +246,4 @@ def actor_loss(
     read as holding the encoders' parameters fixed; the gradient reaches pi through phi_a.
     """
     actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(states)
-    loss = -jnp.mean(twin_q(critics, jax.vmap(representation.combine)(contexts, actions)))
-    return loss, {"actor_loss": loss}
+    return mean_value_loss(twin_q(critics, jax.vmap(representation.combine)(contexts, actions)))

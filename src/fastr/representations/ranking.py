@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from fastr.checks import require
-from fastr.errors import UserError
+from fastr.checks import require, require_even
 from fastr.networks import (
     TIME_DIM,
     FourierHead,
@@ -23,11 +22,11 @@ from fastr.networks import (
     l2_normalize,
     standardize,
 )
+from fastr.representations.schedule import perturb
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.types import Metrics, Precision, Transition
 
 Score = Literal["l2", "raw", "layernorm"]
-Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -60,23 +59,7 @@ class RankingConfig:
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)
         require(self, "blocks", "reward_weight", low=0)
-        require(self, "fourier_dim", low=2)
-        if self.fourier_dim % 2:
-            raise UserError(f"--fourier-dim is {self.fourier_dim}; it must be even.")
-
-
-def vp_signal(levels: int) -> Float[Array, " level"]:
-    """Share of the signal's variance at t = 1..T: exp(-0.1 t/T - 4.95 (t/T)^2); no clean level."""
-    time = jnp.arange(1, levels + 1) / levels
-    return jnp.exp(-0.1 * time - 4.95 * jnp.square(time))
-
-
-def perturb(
-    states: Float[Array, "batch state"], noise: Float[Array, "level batch state"]
-) -> Float[Array, "level batch state"]:
-    """Each state at each level: sqrt(abar) s' + sqrt(1 - abar) noise."""
-    signal = vp_signal(noise.shape[0])[:, None, None]
-    return jnp.sqrt(signal) * states[None] + jnp.sqrt(1.0 - signal) * noise
+        require_even(self, "fourier_dim")
 
 
 @jax.custom_vjp

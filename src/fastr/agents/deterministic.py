@@ -1,0 +1,42 @@
+"""What the deterministic actors share: the policy, and noise on its actions (TD3)."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from fastr.agents.base import AbstractPolicy
+from fastr.networks import MLP
+from fastr.optim import Layout, Parameters
+from fastr.spec import EnvSpec
+
+
+class DeterministicPolicy(AbstractPolicy):
+    """tanh of a network on the state alone (App. FaStR, Architecture)."""
+
+    parameters: Parameters
+    layout: Layout[MLP] = eqx.field(static=True)
+
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
+        """The action in this state."""
+        return jnp.tanh(self.layout.unpack(self.parameters)(state))
+
+
+def actor_network(spec: EnvSpec, hidden_dim: int, *, key: PRNGKeyArray) -> MLP:
+    """Three hidden layers with LayerNorm and ELU (App. FaStR; the public code has ReLU)."""
+    return MLP((spec.state_dim, *[hidden_dim] * 3, spec.action_dim), jax.nn.elu, key=key)
+
+
+def explored(
+    action: Float[Array, " action"], scale: float, key: PRNGKeyArray
+) -> Float[Array, " action"]:
+    """The action plus Gaussian noise, clipped to [-1, 1]."""
+    return jnp.clip(action + scale * jax.random.normal(key, action.shape), -1.0, 1.0)
+
+
+def smoothed(
+    actions: Float[Array, "batch action"], scale: float, bound: float, key: PRNGKeyArray
+) -> Float[Array, "batch action"]:
+    """Target actions plus clipped Gaussian noise, clipped to [-1, 1]."""
+    noise = scale * jax.random.normal(key, actions.shape)
+    return jnp.clip(actions + jnp.clip(noise, -bound, bound), -1.0, 1.0)

@@ -1,0 +1,148 @@
+"""TD3 without a representation: the backbone of the spectral methods, with critics on (s, a).
+
+Everything but the feature is FaStR's (actor, noise, targets, rates), so that the difference between
+the two curves is the representation. The paper leaves this ablation out.
+"""
+
+from dataclasses import dataclass, replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from fastr.agents.base import AbstractAgent
+from fastr.agents.critics import (
+    bootstrapped,
+    mean_value_loss,
+    plain_critics,
+    plain_q,
+    squared_error,
+    worst_error,
+)
+from fastr.agents.deterministic import (
+    DeterministicPolicy,
+    actor_network,
+    explored,
+    smoothed,
+)
+from fastr.checks import require
+from fastr.networks import MLP
+from fastr.optim import Adam, Parameters, Trainable, polyak
+from fastr.spec import EnvSpec
+from fastr.types import Arithmetic, Metrics, Transition
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    """TD3 with FaStR's settings and no representation."""
+
+    batch_size: int = 512
+    """Transitions per update (App. FaStR)."""
+    discount: float = 0.99
+    """Discount gamma per agent step (App. Shared Training Protocol)."""
+    target_rate: float = 0.005
+    """Polyak factor tau of the target copies (App. FaStR, Optimization)."""
+    critic_learning_rate: float = 3e-4
+    """Adam's rate for the twin critics (App. FaStR, Optimization)."""
+    actor_learning_rate: float = 3e-4
+    """Adam's rate for the actor (App. FaStR, Optimization)."""
+    hidden_dim: int = 512
+    """Units in each of the three hidden layers of actor and critics."""
+    exploration_noise: float = 0.2
+    """Standard deviation of the Gaussian noise on collected actions (App. FaStR)."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on target actions (App. FaStR, Optimization)."""
+    target_noise_clip: float = 0.3
+    """Bound of the noise on target actions (App. FaStR, Optimization)."""
+    normalize_observations: bool = True
+    """Scale observations by running statistics, as FaStR does."""
+    precision: Arithmetic = "float32"
+    """Arithmetic of matrix products: float32, or tf32 (accelerators only)."""
+
+    def __post_init__(self):
+        require(self, "batch_size", "hidden_dim", low=1)
+        require(self, "discount", "target_rate", low=0, high=1)
+        require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
+        require(self, "critic_learning_rate", "actor_learning_rate", low=0)
+
+    def accelerated(self) -> "TD3Config":
+        """With the arithmetic that is fastest on an accelerator."""
+        return replace(self, precision="tf32")
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "TD3":
+        """A fresh agent for this environment."""
+        critic_key, actor_key = jax.random.split(key)
+        critics = Trainable.of(
+            plain_critics(spec, [self.hidden_dim] * 3, key=critic_key),
+            Adam(self.critic_learning_rate),
+        )
+        actor = Trainable.of(
+            actor_network(spec, self.hidden_dim, key=actor_key), Adam(self.actor_learning_rate)
+        )
+        return TD3(critics, actor, critics.parameters, actor.parameters, self)
+
+
+class TD3(AbstractAgent):
+    """Twin critics on (s, a) and a deterministic actor, with target copies of both."""
+
+    critics: Trainable[MLP]
+    actor: Trainable[MLP]
+    target_critics: Parameters
+    target_actor: Parameters
+    config: TD3Config = eqx.field(static=True)
+
+    def policy(self) -> DeterministicPolicy:
+        """The online actor."""
+        return DeterministicPolicy(self.actor.parameters, self.actor.layout)
+
+    def explore(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
+        """The policy's action plus Gaussian noise, clipped to [-1, 1]."""
+        return explored(self.policy()(state), self.config.exploration_noise, key)
+
+    def update(
+        self,
+        batch: Transition,
+        key: PRNGKeyArray,
+        step: Int[Array, ""],  # noqa: ARG002  (every update is the same)
+    ) -> tuple["TD3", Float[Array, " batch"], Metrics]:
+        """Critics, actor, targets; the actor is not delayed, as in the spectral methods."""
+        with jax.named_scope("critic"):
+            td_target = self.td_target(batch, key)
+            values = plain_q(self.critics.net, batch.state, batch.action)
+            critics, fitted = self.critics.step(
+                lambda net: squared_error(plain_q(net, batch.state, batch.action), td_target)
+            )
+        with jax.named_scope("actor"):
+            actor, gained = self.actor.step(lambda net: actor_loss(net, critics.net, batch.state))
+        with jax.named_scope("optimiser"):
+            rate = self.config.target_rate
+            target_critics = polyak(self.target_critics, critics.parameters, rate)
+            target_actor = polyak(self.target_actor, actor.parameters, rate)
+        agent = TD3(critics, actor, target_critics, target_actor, self.config)
+        return agent, worst_error(values, td_target), fitted | gained
+
+    def td_target(self, batch: Transition, key: PRNGKeyArray) -> Float[Array, " batch"]:
+        """r + discount * min_k Q_k(s', a') at the target actor's action with clipped noise."""
+        policy = DeterministicPolicy(self.target_actor, self.actor.layout)
+        actions = smoothed(
+            jax.vmap(policy)(batch.next_state),
+            self.config.target_noise,
+            self.config.target_noise_clip,
+            key,
+        )
+        critics = self.critics.layout.unpack(self.target_critics)
+        values = jnp.min(plain_q(critics, batch.next_state, actions), axis=0)
+        return bootstrapped(batch, values, self.config.discount)
+
+    def networks(self) -> dict[str, PyTree]:
+        """Every online parameter once, under the name of the network it belongs to."""
+        return {"critics": self.critics.net, "actor": self.actor.net}
+
+
+def actor_loss(
+    actor: MLP, critics: MLP, states: Float[Array, "batch state"]
+) -> tuple[Float[Array, ""], Metrics]:
+    """-mean Q(s, pi(s)) over batch and twins."""
+    actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(states)
+    return mean_value_loss(plain_q(critics, states, actions))

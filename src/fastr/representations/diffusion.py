@@ -1,0 +1,174 @@
+"""Diff-SR: a joint feature that predicts the noise on next states (App. Diff-SR)."""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from fastr.checks import require, require_even
+from fastr.networks import TIME_DIM, FourierHead, Linear, ResidualMLP, TimeEmbedding
+from fastr.representations.base import AbstractRepresentation
+from fastr.representations.schedule import vp_signal
+from fastr.spec import EnvSpec
+from fastr.types import Metrics, Precision, Transition
+
+EMBEDDING = (256, 128)
+"""Widths of the networks in front of the joint encoder (App. Diff-SR)."""
+
+
+@dataclass(frozen=True)
+class DiffusionConfig:
+    """Diff-SR's representation: eps(s, a, s'_t, t) = phi(s, a)^T mu(s'_t, t) (App. Diff-SR)."""
+
+    feature_dim: int = 512
+    """Coordinates d of the spectral feature (App. Diff-SR)."""
+    hidden_dim: int = 512
+    """Units in every layer of the two encoders (App. Diff-SR)."""
+    blocks: int = 3
+    """Residual blocks in each encoder (App. Diff-SR)."""
+    noise_levels: int = 50
+    """Levels T of the variance-preserving schedule; one is drawn per row (App. Diff-SR)."""
+    reward_weight: float = 0.1
+    """Weight of the reward regression, lambda_r (App. Diff-SR)."""
+    fourier_dim: int = 1024
+    """Random Fourier features, sines and cosines together, in critic and reward head."""
+    head_dim: int = 512
+    """Hidden units after the Fourier features, in critic and reward head."""
+    noise_clip: float = 0.0
+    """Bound on the noisy state, 0 for none (the paper states 10, which no code applies in
+    training; docs/deviations.md)."""
+    precision: Precision = "float32"
+    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the
+    denoising loss with float32 parameters and sums (tf32 elsewhere)."""
+
+    def __post_init__(self):
+        require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)
+        require(self, "blocks", "reward_weight", "noise_clip", low=0)
+        require_even(self, "fourier_dim")
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Diffusion":
+        """Fresh encoders for this environment."""
+        keys = jax.random.split(key, 6)
+        sizes = (self.hidden_dim, self.feature_dim)
+        outputs = self.feature_dim * spec.state_dim
+        return Diffusion(
+            state_embedder=Embedder(spec.state_dim, key=keys[0]),
+            action_embedder=Embedder(spec.action_dim, key=keys[1]),
+            encoder=ResidualMLP(2 * EMBEDDING[1], *sizes, self.blocks, key=keys[2]),
+            noise_encoder=ResidualMLP(
+                spec.state_dim + TIME_DIM, self.hidden_dim, outputs, self.blocks, key=keys[3]
+            ),
+            time_embedding=TimeEmbedding(key=keys[4]),
+            reward_head=FourierHead(self.feature_dim, self.fourier_dim, self.head_dim, key=keys[5]),
+            config=self,
+        )
+
+
+class Embedder(eqx.Module):
+    """Linear, Mish, Linear (App. Diff-SR)."""
+
+    first: Linear
+    second: Linear
+
+    def __init__(self, inputs: int, *, key: PRNGKeyArray):
+        first_key, second_key = jax.random.split(key)
+        self.first = Linear(inputs, EMBEDDING[0], key=first_key)
+        self.second = Linear(*EMBEDDING, key=second_key)
+
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " embedding"]:
+        """The embedding of one vector."""
+        return self.second(self.first.mish(x))
+
+
+class Diffusion(AbstractRepresentation):
+    """A joint encoder phi and a matrix-valued encoder mu of the noisy next state."""
+
+    state_embedder: Embedder
+    action_embedder: Embedder
+    encoder: ResidualMLP
+    noise_encoder: ResidualMLP
+    time_embedding: TimeEmbedding
+    reward_head: FourierHead
+    config: DiffusionConfig = eqx.field(static=True)
+
+    def context(self, state: Float[Array, " state"]) -> Float[Array, " embedding"]:
+        """The state's embedding."""
+        return self.state_embedder(state)
+
+    def combine(
+        self, context: Float[Array, " embedding"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """phi(s, a); not normalised."""
+        return self.encoder(jnp.concatenate([context, self.action_embedder(action)]))
+
+    def predicted_noise(
+        self,
+        feature: Float[Array, " feature"],
+        noisy: Float[Array, " state"],
+        time: Float[Array, " time"],
+    ) -> Float[Array, " state"]:
+        """phi(s, a)^T mu(s'_t, t), summed in float32."""
+        matrix = self.noise_encoder(jnp.concatenate([noisy, time]))
+        wide = jnp.promote_types(feature.dtype, jnp.float32)
+        return jnp.matmul(
+            feature, matrix.reshape(feature.size, noisy.size), preferred_element_type=wide
+        )
+
+    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """Squared error of the noise, summed over the state, plus reward regression."""
+        level_key, noise_key = jax.random.split(key)
+        rows = batch.reward.shape
+        levels = jax.random.randint(level_key, rows, 0, self.config.noise_levels)
+        noise = jax.random.normal(noise_key, batch.next_state.shape)
+        features = jax.vmap(self.feature)(
+            *(array.astype(self.dtype(array)) for array in (batch.state, batch.action))
+        )
+        predicted = self.denoised(features, self.noisy(batch.next_state, noise, levels), levels)
+        denoising = jnp.mean(jnp.sum(jnp.square(predicted - noise), axis=1))
+        rewards = jax.vmap(self.reward_head)(features.astype(batch.reward.dtype))
+        reward = jnp.mean(jnp.square(rewards - batch.reward))
+        metrics = {"denoising_loss": denoising, "reward_loss": reward}
+        return denoising + self.config.reward_weight * reward, metrics
+
+    def noisy(
+        self,
+        states: Float[Array, "batch state"],
+        noise: Float[Array, "batch state"],
+        levels: Int[Array, " batch"],
+    ) -> Float[Array, "batch state"]:
+        """Each state at its own level: sqrt(abar) s' + sqrt(1 - abar) noise."""
+        signal = vp_signal(self.config.noise_levels)[levels][:, None]
+        perturbed = jnp.sqrt(signal) * states + jnp.sqrt(1.0 - signal) * noise
+        bound = self.config.noise_clip
+        return jnp.clip(perturbed, -bound, bound) if bound else perturbed
+
+    def denoised(
+        self,
+        features: Float[Array, "batch feature"],
+        noisy: Float[Array, "batch state"],
+        levels: Int[Array, " batch"],
+    ) -> Float[Array, "batch state"]:
+        """The noise predicted in every row; time embeddings are computed once per level."""
+        all_levels = jnp.arange(self.config.noise_levels, dtype=noisy.dtype)
+        times = jax.vmap(self.time_embedding)(all_levels)[levels]
+        narrow = self.dtype(noisy)
+        return jax.vmap(self.predicted_noise)(
+            features.astype(narrow), noisy.astype(narrow), times.astype(narrow)
+        )
+
+    def dtype(self, inputs: Array) -> jnp.dtype:
+        """The precision of the encoders inside the loss."""
+        return jnp.dtype(jnp.bfloat16 if self.config.precision == "bfloat16" else inputs.dtype)
+
+    def networks(self) -> dict[str, PyTree]:
+        """Every parameter once, under the name of the network it belongs to."""
+        return {
+            "state_embedder": self.state_embedder,
+            "action_embedder": self.action_embedder,
+            "joint_encoder": self.encoder,
+            "noise_encoder": self.noise_encoder,
+            "time_embedding": self.time_embedding,
+            "reward_head": self.reward_head,
+        }
