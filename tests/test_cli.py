@@ -87,6 +87,22 @@ def test_info_counts_the_papers_networks(method, encoders, capsys):
     assert (report["agent_steps"], report["updates"]) == (500_001, 495_001)
 
 
+@pytest.mark.parametrize(
+    ("method", "total"),
+    [
+        ("diff-sr", 24_349_336),
+        ("sac", 6_613_037),
+        ("sac-2layer", 3_458_093),
+        ("td7", 1_143_063),
+        ("td3", 1_722_903),
+    ],
+)
+def test_info_counts_the_baselines(method, total, capsys):
+    assert run(["info", "humanoid-walk", "--method", method, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["parameters_total"] == sum(report["parameters"].values()) == total
+
+
 def test_multiply_adds_are_those_of_the_layers(capsys):
     arguments = ["--preset", "quick", "--noise-levels", "1", "--json"]
     run(["info", "walker-walk", *arguments])

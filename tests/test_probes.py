@@ -1,7 +1,7 @@
 """Probe problems whose values and best actions are known, learned by whole updates.
 
-One program, compiled once, learns all of them: a problem is 128 transitions, and every problem has
-two one-hot states, one action coordinate and a discount of 1/2.
+One program per method, compiled once, learns all of them: a problem is 128 transitions, and every
+problem has two one-hot states, one action coordinate and a discount of 1/2.
 """
 
 from dataclasses import replace
@@ -11,8 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.agents.spectral import SpectralConfig, twin_q
+from fastr.agents import spectral, td7
+from fastr.agents.critics import plain_q
+from fastr.agents.sac import SACConfig
+from fastr.agents.spectral import SpectralConfig
+from fastr.agents.td3 import TD3Config
+from fastr.agents.td7 import TD7Config
 from fastr.representations.cp import CPConfig
+from fastr.representations.diffusion import DiffusionConfig
 from fastr.spec import EnvSpec
 from fastr.types import Transition
 
@@ -20,18 +26,58 @@ DISCOUNT = 0.5
 ROWS, BATCH = 128, 16
 BEST_ACTION = 0.3
 SPEC = EnvSpec(state_dim=2, action_dim=1)
-CONFIG = SpectralConfig(
-    representation=CPConfig(
-        feature_dim=16, hidden_dim=16, blocks=0, noise_levels=2, fourier_dim=32, head_dim=16
-    ),
-    batch_size=BATCH,
-    discount=DISCOUNT,
-    target_rate=0.02,
+SIZES = {"feature_dim": 16, "hidden_dim": 16, "blocks": 0, "fourier_dim": 32, "head_dim": 16}
+COMMON = {"batch_size": BATCH, "discount": DISCOUNT}
+RATES = {"target_rate": 0.02, "critic_learning_rate": 3e-3, "actor_learning_rate": 1e-3}
+SPECTRAL = SpectralConfig(
+    representation=CPConfig(noise_levels=2, **SIZES),
     representation_learning_rate=1e-3,
-    critic_learning_rate=3e-3,
-    actor_learning_rate=1e-3,
     actor_dim=16,
+    **COMMON,
+    **RATES,
 )
+CONFIGS = {
+    "fastr": SPECTRAL,
+    "diff-sr": replace(SPECTRAL, representation=DiffusionConfig(noise_levels=4, **SIZES)),
+    # A temperature next to nothing: values are then those without entropy.
+    "sac": SACConfig(
+        hidden_dim=16,
+        hidden_layers=2,
+        initial_temperature=1e-4,
+        temperature_learning_rate=0.0,
+        **COMMON,
+        **RATES,
+    ),
+    "td7": TD7Config(
+        embedding_dim=16,
+        hidden_dim=16,
+        learning_rate=3e-3,
+        target_updates=20,
+        **COMMON,
+    ),
+    "td3": TD3Config(hidden_dim=16, **COMMON, **RATES),
+}
+
+
+def values_of(agent, rows):
+    """The mean of the twin critics in every row."""
+    if isinstance(agent, spectral.Spectral):
+        features = jax.vmap(agent.target_representation.feature)(rows.state, rows.action)
+        return jnp.mean(spectral.twin_q(agent.critics.net, features), axis=0)
+    if isinstance(agent, td7.TD7):
+        fixed = agent.encoder.layout.unpack(agent.fixed_encoder)
+        zs = jax.vmap(fixed.zs)(rows.state)
+        zsa = jax.vmap(fixed.zsa)(zs, rows.action)
+        values = td7.twin_q(agent.critics.net, rows.state, rows.action, zsa, zs)
+        return jnp.mean(values, axis=0)
+    return jnp.mean(plain_q(agent.critics.net, rows.state, rows.action), axis=0)
+
+
+def newest_policy(agent):
+    """The policy as learned so far, whatever the agent keeps for evaluation."""
+    if isinstance(agent, td7.TD7):
+        return agent.kept(td7.Pair(agent.actor.parameters, agent.fixed_encoder))
+    return agent.policy()
 
 
 def problem(state, next_state, reward, continues, action):
@@ -46,35 +92,27 @@ def problem(state, next_state, reward, continues, action):
     return Transition(*(jnp.asarray(column, jnp.float32) for column in columns))
 
 
-@pytest.fixture(scope="module")
-def learn(make_agent):
-    """The critics' mean and the policy at both states after 600 updates on a problem."""
+@pytest.fixture(scope="module", params=CONFIGS.values(), ids=CONFIGS.keys())
+def learn(request):
+    """The critics' mean and the policy at both states after 1,500 updates on a problem."""
 
-    def step(carry, key):
+    def step(carry, numbered):
         agent, rows = carry
+        number, key = numbered
         draw_key, update_key = jax.random.split(key)
         chosen = jax.random.randint(draw_key, (BATCH,), 0, ROWS)
         batch = jax.tree.map(lambda column: column[chosen], rows)
-        return (agent.update(batch, update_key, jnp.zeros((), int))[0], rows), None
+        return (agent.update(batch, update_key, number)[0], rows), None
 
-    def compiled(agent, rows):
-        keys = jax.random.split(jax.random.key(0), 600)
-        (agent, _), _ = jax.lax.scan(step, (agent, rows), keys)
-        net = agent.target_representation
-        features = jax.vmap(net.feature)(rows.state, rows.action)
-        return jnp.mean(twin_q(agent.critics.net, features), axis=0), jax.vmap(agent.policy())(
-            jnp.eye(2)
-        )
+    @jax.jit
+    def compiled(rows):
+        init_key, key = jax.random.split(jax.random.key(0))
+        agent = request.param.init(SPEC, init_key)
+        numbered = jnp.arange(1500, dtype=jnp.int32), jax.random.split(key, 1500)
+        (agent, _), _ = jax.lax.scan(step, (agent, rows), numbered)
+        return values_of(agent, rows), jax.vmap(newest_policy(agent))(jnp.eye(2))
 
-    agent = make_agent(CONFIG, SPEC, seed=0)
-    agent = replace(
-        agent,
-        target=type(agent.target)(
-            agent.representation.parameters, agent.critics.parameters, agent.actor.parameters
-        ),
-    )
-    program = jax.jit(compiled)
-    return lambda rows: map(np.asarray, program(agent, rows))
+    return lambda rows: map(np.asarray, compiled(rows))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy_networks import np_plain_q, np_tree
 
 from fastr.agents.sac import (
     SACConfig,
@@ -16,6 +15,7 @@ from fastr.agents.sac import (
     sampled,
     temperature_loss,
 )
+from numpy_networks import np_plain_q, np_tree
 
 CONFIG = SACConfig(hidden_dim=8, hidden_layers=2, batch_size=8, target_rate=0.1)
 ZERO = jnp.zeros((), jnp.int32)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy_networks import np_average_l1, np_linear, np_mlp, np_tree, twins
 
 from fastr.agents.td7 import Bounds, Pair, TD7Config, Trial, actor_loss, critic_loss, encoder_loss
+from numpy_networks import np_average_l1, np_linear, np_mlp, np_tree, twins
 
 CONFIG = TD7Config(embedding_dim=6, hidden_dim=7, batch_size=8)
 
@@ -148,9 +148,9 @@ def test_the_actors_loss_and_its_cloning_term(agent, batch, weight):
     fixed = agent.encoder.layout.unpack(agent.fixed_encoder)
     config = replace(CONFIG, cloning_weight=weight)
     zs = jax.vmap(fixed.zs)(batch.state)
-    loss, _ = jax.jit(
-        lambda net: actor_loss(net, agent.critics.net, fixed, batch, zs, config)
-    )(agent.actor.net)
+    loss, _ = jax.jit(lambda net: actor_loss(net, agent.critics.net, fixed, batch, zs, config))(
+        agent.actor.net
+    )
     encoder, actor = np_tree(fixed), np_tree(agent.actor.net)
     states, taken = exact(batch.state, batch.action)
     actions = np.array([np_actor(actor, state, np_zs(encoder, state)) for state in states])

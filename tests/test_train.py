@@ -145,6 +145,34 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
     assert_same_end(path, uninterrupted)
 
 
+SMALL = {
+    "td7": {"embedding_dim": 8, "hidden_dim": 8, "target_updates": 20},
+    "sac": {"hidden_dim": 8, "hidden_layers": 1},
+    "td3": {"hidden_dim": 8},
+    "diff-sr": {},
+}
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["td7", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "diff-sr"))],
+)
+def test_every_method_resumes_bit_for_bit(method, tmp_path):
+    """TD7 with its priorities, copies and kept policies among them."""
+    config = preset("gym:Pendulum-v1", method, "quick")
+    agent = replace(config.agent, batch_size=16, **SMALL[method])
+    config = replace(tiny(), method=method, agent=agent)
+    with start(config, tmp_path / "whole") as writer:
+        train(config, writer)
+    with pytest.raises(Killed), start(config, tmp_path / "killed") as writer:
+        train(config, writer, listeners=(kill_at(400),))
+    resume(tmp_path / "killed")
+    whole = RunDirectory.open(tmp_path / "whole")
+    assert_same_end(tmp_path / "killed", whole)
+    losses = [row["critic_loss"] for row in whole.rows() if row["kind"] == "evaluation"]
+    assert losses[-1] is not None
+
+
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
     path = tmp_path / "killed"
     with pytest.raises(Killed), start(tiny(), path) as writer:

@@ -95,6 +95,14 @@ class Learner(eqx.Module):
         broken_at = jnp.where((self.broken_at < 0) & ~finite, updates, self.broken_at)
         return replace(self, agent=agent, replay=replay, broken_at=broken_at), metrics
 
+    def end_episode(
+        self, episode_return: Float[Array, ""], over: Bool[Array, ""], updates: Int[Array, ""]
+    ) -> "Learner":
+        """After a training episode of this return, if it is over."""
+        after = self.agent.end_episode(episode_return, updates)
+        agent = jax.tree.map(lambda new, old: jnp.where(over, new, old), after, self.agent)
+        return replace(self, agent=agent)
+
     def normalize(self, states: Float[Array, "*batch state"]) -> Float[Array, "*batch state"]:
         """States as the agent sees them."""
         if self.config.normalize_observations:
@@ -212,15 +220,8 @@ class Engine:
         self, cohort: Cohort, returns: Float[Array, " seed"], over: Bool[Array, " seed"]
     ) -> Cohort:
         """Tell the agents of the seeds whose training episode is over what it returned."""
-
-        def told(
-            agent: AbstractAgent, episode_return: Float[Array, ""], ended: Bool[Array, ""]
-        ) -> AbstractAgent:
-            after = agent.end_episode(episode_return, cohort.updates)
-            return jax.tree.map(lambda new, old: jnp.where(ended, new, old), after, agent)
-
-        agents = jax.vmap(told)(cohort.learners.agent, returns, over)
-        return replace(cohort, learners=replace(cohort.learners, agent=agents))
+        end = jax.vmap(Learner.end_episode, in_axes=(0, 0, 0, None))
+        return replace(cohort, learners=end(cohort.learners, returns, over, cohort.updates))
 
     def matmul_precision(self) -> AbstractContextManager:
         """The arithmetic of all float32 matrix products traced inside."""

@@ -170,7 +170,7 @@ class SAC(AbstractAgent):
         return agent, worst_error(values, td_target), fitted | gained | tuned
 
     def td_target(self, batch: Transition, key: PRNGKeyArray) -> Float[Array, " batch"]:
-        """r + discount * (min_k Q_k(s', a') - alpha log pi(a'|s')), a' from the online actor."""
+        """r + discount * (min_k Q_k(s', a') - alpha log pi(a'|s')), as in App. SAC."""
         actions, log_density = sampled(self.actor.net, batch.next_state, key)
         critics = self.critics.layout.unpack(self.target_critics)
         values = jnp.min(plain_q(critics, batch.next_state, actions), axis=0)

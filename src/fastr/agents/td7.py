@@ -310,7 +310,7 @@ class TD7(AbstractAgent):
         )
 
     def td_target(self, batch: Transition, key: PRNGKeyArray) -> Float[Array, " batch"]:
-        """r + discount * min_k Q_k(s', a') within the range of earlier targets."""
+        """r + discount * min_k Q_k(s', a') within the range of earlier targets (App. TD7)."""
         encoder = self.encoder.layout.unpack(self.target.encoder)
         actor = self.actor.layout.unpack(self.target.actor)
         zs = jax.vmap(encoder.zs)(batch.next_state)
@@ -329,7 +329,8 @@ class TD7(AbstractAgent):
         """Judge the behaviour policy by one more episode; keep it, try on, or drop it.
 
         A policy whose smallest return falls below the kept one's is dropped at once. One that has
-        held out for all its episodes is kept. Either way the next policy on trial is the newest.
+        held out for all its episodes is kept. Either way the next policy on trial is the newest
+        (policy checkpointing, App. TD7).
         """
         # The official code trains in bursts between episodes; here updates run beside them, and
         # the policy that collects data still changes only in between (docs/deviations.md).

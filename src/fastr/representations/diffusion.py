@@ -117,7 +117,7 @@ class Diffusion(AbstractRepresentation):
         )
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """Squared error of the noise, summed over the state, plus reward regression."""
+        """Squared error of the noise, summed over the state, plus reward (App. Diff-SR)."""
         level_key, noise_key = jax.random.split(key)
         rows = batch.reward.shape
         levels = jax.random.randint(level_key, rows, 0, self.config.noise_levels)
