@@ -131,8 +131,9 @@ def _drawn(
 
 def _drawn_one(cumulative: Float[Array, " entry"], share: Float[Array, ""]) -> Int[Array, ""]:
     """The entry that this share of the total falls into; never one of weight 0."""
-    # side="right" steps over entries of weight 0; rounding may reach the total itself, so the last
-    # entry that adds anything is the highest answer.
-    place = jnp.searchsorted(cumulative, share * cumulative[-1], side="right")
-    last = jnp.searchsorted(cumulative, cumulative[-1], side="left")
+    # Counted rather than searched: a loop of bisections would cost an accelerator more. An entry of
+    # weight 0 repeats the sum before it and is stepped over; rounding may reach the total itself,
+    # so the last entry that adds anything is the highest answer.
+    place = jnp.sum(cumulative <= share * cumulative[-1])
+    last = jnp.sum(cumulative < cumulative[-1])
     return jnp.minimum(place, last).astype(jnp.int32)

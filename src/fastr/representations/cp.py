@@ -35,18 +35,22 @@ class CP(AbstractRepresentation):
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
         """phi_s(s)."""
-        return self.state_encoder(state)
+        return self.contrast.encode(self.state_encoder, state)
+
+    def action_factor(self, action: Float[Array, " action"]) -> Float[Array, " feature"]:
+        """phi_a(a)."""
+        return self.contrast.encode(self.action_encoder, action)
 
     def combine(
         self, context: Float[Array, " feature"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """psi(s, a) = phi_s(s) * phi_a(a), in the form of the score."""
-        return self.contrast.anchor(context * self.action_encoder(action))
+        return self.contrast.anchor(context * self.action_factor(action))
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce) for the trilinear score, plus reward regression, Eq. (reward)."""
-        state_factors = self.contrast.encode(self.state_encoder, batch.state)
-        action_factors = self.contrast.encode(self.action_encoder, batch.action)
+        state_factors = jax.vmap(self.context)(batch.state)
+        action_factors = jax.vmap(self.action_factor)(batch.action)
         features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
         loss, metrics = self.contrast.loss(features, batch, key)
         # psi has a scale gauge per coordinate that no loss pins: watch the factors' norms.

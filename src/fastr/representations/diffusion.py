@@ -41,7 +41,7 @@ class DiffusionConfig:
     training; docs/deviations.md)."""
     precision: Precision = "float32"
     """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the
-    denoising loss with float32 parameters and sums (tf32 elsewhere)."""
+    encoders with float32 parameters and sums (tf32 elsewhere)."""
 
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)
@@ -95,13 +95,16 @@ class Diffusion(AbstractRepresentation):
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " embedding"]:
         """The state's embedding."""
-        return self.state_embedder(state)
+        return self.state_embedder(state.astype(self.dtype(state))).astype(state.dtype)
 
     def combine(
         self, context: Float[Array, " embedding"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """phi(s, a); not normalised."""
-        return self.encoder(jnp.concatenate([context, self.action_embedder(action)]))
+        narrow = self.dtype(action)
+        embedded = self.action_embedder(action.astype(narrow))
+        pair = jnp.concatenate([context.astype(narrow), embedded])
+        return self.encoder(pair).astype(action.dtype)
 
     def predicted_noise(
         self,
@@ -122,12 +125,10 @@ class Diffusion(AbstractRepresentation):
         rows = batch.reward.shape
         levels = jax.random.randint(level_key, rows, 0, self.config.noise_levels)
         noise = jax.random.normal(noise_key, batch.next_state.shape)
-        features = jax.vmap(self.feature)(
-            *(array.astype(self.dtype(array)) for array in (batch.state, batch.action))
-        )
+        features = jax.vmap(self.feature)(batch.state, batch.action)
         predicted = self.denoised(features, self.noisy(batch.next_state, noise, levels), levels)
         denoising = jnp.mean(jnp.sum(jnp.square(predicted - noise), axis=1))
-        rewards = jax.vmap(self.reward_head)(features.astype(batch.reward.dtype))
+        rewards = jax.vmap(self.reward_head)(features)
         reward = jnp.mean(jnp.square(rewards - batch.reward))
         metrics = {"denoising_loss": denoising, "reward_loss": reward}
         return denoising + self.config.reward_weight * reward, metrics
@@ -159,7 +160,7 @@ class Diffusion(AbstractRepresentation):
         )
 
     def dtype(self, inputs: Array) -> jnp.dtype:
-        """The precision of the encoders inside the loss."""
+        """The precision of the encoders."""
         return jnp.dtype(jnp.bfloat16 if self.config.precision == "bfloat16" else inputs.dtype)
 
     def networks(self) -> dict[str, PyTree]:

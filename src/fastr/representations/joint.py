@@ -39,12 +39,12 @@ class Joint(AbstractRepresentation):
         self, context: Float[Array, " state"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """phi([s; a]), in the form of the score."""
-        return self.contrast.anchor(self.encoder(jnp.concatenate([context, action])))
+        pair = jnp.concatenate([context, action])
+        return self.contrast.anchor(self.contrast.encode(self.encoder, pair))
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce-prelim) for the bilinear score, plus reward regression."""
-        pairs = jnp.concatenate([batch.state, batch.action], axis=1)
-        features = jax.vmap(self.contrast.anchor)(self.contrast.encode(self.encoder, pairs))
+        features = jax.vmap(self.feature)(batch.state, batch.action)
         return self.contrast.loss(features, batch, key)
 
     def networks(self) -> dict[str, PyTree]:

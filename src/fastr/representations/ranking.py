@@ -53,8 +53,8 @@ class RankingConfig:
     head_dim: int = 512
     """Hidden units after the Fourier features, in critic and reward head (App. FaStR)."""
     precision: Precision = "float32"
-    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the
-    contrastive loss with float32 parameters, sums and softmax (tf32 elsewhere)."""
+    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the encoders
+    and scores with float32 parameters, sums and softmax (tf32 elsewhere)."""
 
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)
@@ -164,14 +164,12 @@ class Contrast(eqx.Module):
         """The state-action feature in the form the score asks for."""
         return l2_normalize(feature) if self.config.score == "l2" else feature
 
-    def encode(
-        self, encoder: FactorEncoder, inputs: Float[Array, "batch input"]
-    ) -> Float[Array, "batch feature"]:
-        """The encoder's factors of a batch, computed in the loss's precision, in the input's."""
-        return jax.vmap(encoder)(inputs.astype(self.dtype(inputs))).astype(inputs.dtype)
+    def encode(self, encoder: FactorEncoder, x: Float[Array, " input"]) -> Float[Array, " feature"]:
+        """The factor of one input, computed in the encoders' precision, given in the input's."""
+        return encoder(x.astype(self.dtype(x))).astype(x.dtype)
 
     def dtype(self, inputs: Array) -> jnp.dtype:
-        """The precision of the encoders inside the loss."""
+        """The precision of the encoders."""
         return jnp.dtype(jnp.bfloat16 if self.config.precision == "bfloat16" else inputs.dtype)
 
     def candidates(
