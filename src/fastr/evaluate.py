@@ -99,6 +99,8 @@ def _start(task: str, frame_skip: int, agent: Any) -> None:
     """Prepare a worker: its environment, and the policy compiled for one CPU thread."""
     from fastr.policies import compiled
 
+    # Training waits for its simulators, and nobody waits for an evaluation.
+    os.nice(10)
     _Player.environment = load(task, frame_skip)
     _Player.act = compiled(agent, _Player.environment.spec)
 
