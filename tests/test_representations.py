@@ -12,7 +12,7 @@ import pytest
 from fastr.optim import Adam, Trainable
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
-from fastr.representations.ranking import Contrast, positives, ranking_loss
+from fastr.representations.ranking import Contrast, against, positives, ranking_loss
 from fastr.representations.schedule import perturb, vp_signal
 from fastr.spec import EnvSpec
 
@@ -154,7 +154,7 @@ def evaluate(representation):
     @jax.jit
     def compiled(net, batch, noise, key):
         features = jax.vmap(net.feature)(batch.state, batch.action)
-        logits = net.contrast.logits(features, perturb(batch.next_state, noise))
+        logits = net.contrast.logits(against(features), perturb(batch.next_state, noise))
         return features, logits, *net.loss(batch, key)
 
     return lambda batch, noise: compiled(representation, batch, noise, KEY)
@@ -369,7 +369,9 @@ def test_bfloat16_scores_are_float32_near_the_exact_ones(spec, cp_config, make_w
     features = jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, 12)), jnp.float32)
     features = features / jnp.linalg.norm(features, axis=-1, keepdims=True)
     states = jnp.stack([batch.next_state] * 3)
-    scores = [jax.jit(lambda net: net.logits(features, states))(net) for net in (exact, low)]
+    scores = [
+        jax.jit(lambda net: net.logits(against(features), states))(net) for net in (exact, low)
+    ]
     assert scores[1].dtype == jnp.float32
     assert np.any(np.asarray(scores[0]) != np.asarray(scores[1]))
     np.testing.assert_allclose(scores[1], scores[0], atol=0.05 * np.abs(scores[0]).max())
@@ -446,7 +448,7 @@ def test_the_optimum_is_the_log_ratio_of_a_finite_process(config, make_weights):
     candidates = jnp.eye(3)[following][None]
 
     def logits(net):
-        return net.contrast.logits(jax.vmap(net.feature)(states, actions), candidates)
+        return net.contrast.logits(against(jax.vmap(net.feature)(states, actions)), candidates)
 
     def loss(net):
         value = ranking_loss(logits(net))

@@ -313,6 +313,29 @@ class FourierHead(eqx.Module):
         return self.outlet(jax.nn.elu(hidden))[0]
 
 
+class BilinearHead(eqx.Module):
+    """x^T W y plus a Fourier head on [x; y] (App. Ablation, condition c)."""
+
+    weight: Float[Array, "factor factor"]
+    residual: FourierHead
+
+    def __init__(self, factor: int, fourier: int, hidden: int, *, key: PRNGKeyArray):
+        weight_key, residual_key = jax.random.split(key)
+        # Of the scale of a linear layer over all factor^2 products.
+        self.weight = jax.random.uniform(
+            weight_key, (factor, factor), minval=-1.0 / factor, maxval=1.0 / factor
+        )
+        self.residual = FourierHead(2 * factor, fourier, hidden, key=residual_key)
+
+    def __call__(self, feature: Float[Array, " feature"]) -> Float[Array, ""]:
+        """The value of two factors, given end to end."""
+        first, second = jnp.split(feature, 2)
+        return first @ self.weight @ second + self.residual(feature)
+
+
+Head = FourierHead | BilinearHead
+
+
 def l2_normalize(x: Float[Array, " feature"]) -> Float[Array, " feature"]:
     """The vector over its Euclidean norm; zero stays zero, with a finite gradient."""
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x)), 1e-16))

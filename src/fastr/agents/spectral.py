@@ -17,7 +17,7 @@ from fastr.agents.deterministic import (
     smoothed,
 )
 from fastr.checks import require
-from fastr.networks import MLP, FourierHead
+from fastr.networks import MLP, Head
 from fastr.optim import Adam, Parameters, Trainable, polyak
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.cp import CPConfig
@@ -79,11 +79,7 @@ class SpectralConfig:
         """A fresh agent for this environment."""
         representation_key, critic_key, actor_key = jax.random.split(key, 3)
         sizes = self.representation
-        critics = jax.vmap(
-            lambda head_key: FourierHead(
-                sizes.feature_dim, sizes.fourier_dim, sizes.head_dim, key=head_key
-            )
-        )(jax.random.split(critic_key))
+        critics = jax.vmap(sizes.head)(jax.random.split(critic_key))
         actor = actor_network(spec, self.actor_dim, key=actor_key)
         representation = Trainable.of(
             sizes.init(spec, representation_key), Adam(self.representation_learning_rate)
@@ -104,9 +100,7 @@ class Target(eqx.Module):
     actor: Parameters
 
 
-def twin_q(
-    critics: FourierHead, features: Float[Array, "batch feature"]
-) -> Float[Array, "2 batch"]:
+def twin_q(critics: Head, features: Float[Array, "batch feature"]) -> Float[Array, "2 batch"]:
     """Both critics at every feature."""
     return jax.vmap(lambda critic: jax.vmap(critic)(features))(critics)
 
@@ -115,7 +109,7 @@ class Spectral(AbstractAgent):
     """Representation, twin critics and actor, with target copies of all three."""
 
     representation: Trainable[AbstractRepresentation]
-    critics: Trainable[FourierHead]
+    critics: Trainable[Head]
     actor: Trainable[MLP]
     target: Target
     config: SpectralConfig = eqx.field(static=True)
@@ -125,7 +119,7 @@ class Spectral(AbstractAgent):
         cls,
         config: SpectralConfig,
         representation: Trainable[AbstractRepresentation],
-        critics: Trainable[FourierHead],
+        critics: Trainable[Head],
         actor: Trainable[MLP],
     ) -> "Spectral":
         """An agent whose target copies start at the online networks."""
@@ -235,7 +229,7 @@ class Spectral(AbstractAgent):
 
 def actor_loss(
     actor: MLP,
-    critics: FourierHead,
+    critics: Head,
     representation: AbstractRepresentation,
     states: Float[Array, "batch state"],
     contexts: Float[Array, "batch context"],

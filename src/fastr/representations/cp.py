@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from fastr.representations.base import AbstractRepresentation
-from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig
+from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig, against
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
@@ -20,8 +20,8 @@ class CPConfig(RankingConfig):
         """Fresh encoders for this environment."""
         state_key, action_key, contrast_key = jax.random.split(key, 3)
         return CP(
-            FactorEncoder(spec.state_dim, self, key=state_key),
-            FactorEncoder(spec.action_dim, self, key=action_key),
+            FactorEncoder(spec.state_dim, self.feature_dim, self, key=state_key),
+            FactorEncoder(spec.action_dim, self.feature_dim, self, key=action_key),
             Contrast(spec, self, key=contrast_key),
         )
 
@@ -52,7 +52,7 @@ class CP(AbstractRepresentation):
         state_factors = jax.vmap(self.context)(batch.state)
         action_factors = jax.vmap(self.action_factor)(batch.action)
         features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
-        loss, metrics = self.contrast.loss(features, batch, key)
+        loss, metrics = self.contrast.loss(against(features), features, batch, key)
         # psi has a scale gauge per coordinate that no loss pins: watch the factors' norms.
         norms = {
             "state_factor_norm": jnp.mean(jnp.linalg.norm(state_factors, axis=-1)),

@@ -48,6 +48,10 @@ class DiffusionConfig:
         require(self, "blocks", "reward_weight", "noise_clip", low=0)
         require_even(self, "fourier_dim")
 
+    def head(self, key: PRNGKeyArray) -> FourierHead:
+        """A fresh head that makes a scalar of a feature: critics and reward."""
+        return FourierHead(self.feature_dim, self.fourier_dim, self.head_dim, key=key)
+
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Diffusion":
         """Fresh encoders for this environment."""
         keys = jax.random.split(key, 6)
@@ -61,7 +65,7 @@ class DiffusionConfig:
                 spec.state_dim + TIME_DIM, self.hidden_dim, outputs, self.blocks, key=keys[3]
             ),
             time_embedding=TimeEmbedding(key=keys[4]),
-            reward_head=FourierHead(self.feature_dim, self.fourier_dim, self.head_dim, key=keys[5]),
+            reward_head=self.head(keys[5]),
             config=self,
         )
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from fastr.representations.base import AbstractRepresentation
-from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig
+from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig, against
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
@@ -20,7 +20,9 @@ class JointConfig(RankingConfig):
         """A fresh encoder for this environment."""
         encoder_key, contrast_key = jax.random.split(key)
         return Joint(
-            FactorEncoder(spec.state_dim + spec.action_dim, self, key=encoder_key),
+            FactorEncoder(
+                spec.state_dim + spec.action_dim, self.feature_dim, self, key=encoder_key
+            ),
             Contrast(spec, self, key=contrast_key),
         )
 
@@ -45,7 +47,7 @@ class Joint(AbstractRepresentation):
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce-prelim) for the bilinear score, plus reward regression."""
         features = jax.vmap(self.feature)(batch.state, batch.action)
-        return self.contrast.loss(features, batch, key)
+        return self.contrast.loss(against(features), features, batch, key)
 
     def networks(self) -> dict[str, PyTree]:
         """Every parameter once, under the name of the network it belongs to."""

@@ -4,6 +4,7 @@ What all contrastive representations share: the variance-preserving perturbation
 next-state factor conditioned on the noise level, the ranking loss, and the reward head.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +17,7 @@ from fastr.checks import require, require_even
 from fastr.networks import (
     TIME_DIM,
     FourierHead,
+    Head,
     LayerNorm,
     ResidualMLP,
     TimeEmbedding,
@@ -26,7 +28,9 @@ from fastr.representations.schedule import perturb
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Precision, Transition
 
-Score = Literal["l2", "raw", "layernorm"]
+ScoreForm = Literal["l2", "raw", "layernorm"]
+Score = Callable[[Float[Array, "candidate dim"]], Float[Array, "anchor candidate"]]
+"""Every anchor of a batch with every candidate."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class RankingConfig:
     """Residual blocks in every encoder; "i->512->512->d" in the paper is 2 blocks."""
     noise_levels: int = 25
     """Levels M of the variance-preserving schedule (App. FaStR, Representation objective)."""
-    score: Score = "l2"
+    score: ScoreForm = "l2"
     """Form of the contrastive score, where the paper is silent (docs/deviations.md): "l2"
     normalises the feature and learns a temperature per level, "raw" leaves the feature and puts
     tanh on the next-state factor, "layernorm" normalises each factor's output."""
@@ -55,6 +59,15 @@ class RankingConfig:
     precision: Precision = "float32"
     """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the encoders
     and scores with float32 parameters, sums and softmax (tf32 elsewhere)."""
+
+    @property
+    def candidate_dim(self) -> int:
+        """Numbers that stand for one next state in the score: the effective NCE dimension."""
+        return self.feature_dim
+
+    def head(self, key: PRNGKeyArray) -> Head:
+        """A fresh head that makes a scalar of a feature: critics and reward."""
+        return FourierHead(self.feature_dim, self.fourier_dim, self.head_dim, key=key)
 
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)
@@ -123,17 +136,20 @@ def aligned(
     return jnp.pad(rows, ((0, 0), (0, padding))), jnp.pad(weight, ((0, padding), (0, 0)))
 
 
+def against(anchors: Float[Array, "anchor feature"]) -> Score:
+    """The inner product of these anchors with candidates, in the candidates' precision."""
+    return lambda candidates: inner_products(anchors.astype(candidates.dtype), candidates)
+
+
 class FactorEncoder(eqx.Module):
     """A residual network whose output the "layernorm" score normalises."""
 
     encoder: ResidualMLP
     norm: LayerNorm | None
 
-    def __init__(self, inputs: int, config: RankingConfig, *, key: PRNGKeyArray):
-        self.encoder = ResidualMLP(
-            inputs, config.hidden_dim, config.feature_dim, config.blocks, key=key
-        )
-        self.norm = LayerNorm(config.feature_dim) if config.score == "layernorm" else None
+    def __init__(self, inputs: int, outputs: int, config: RankingConfig, *, key: PRNGKeyArray):
+        self.encoder = ResidualMLP(inputs, config.hidden_dim, outputs, config.blocks, key=key)
+        self.norm = LayerNorm(outputs) if config.score == "layernorm" else None
 
     def __call__(self, x: Float[Array, " input"]) -> Float[Array, " feature"]:
         """The factor of one input vector."""
@@ -147,17 +163,17 @@ class Contrast(eqx.Module):
     next_state_encoder: FactorEncoder
     time_embedding: TimeEmbedding
     log_temperature: Float[Array, " level"] | None
-    reward_head: FourierHead
+    reward_head: Head
     config: RankingConfig = eqx.field(static=True)
 
     def __init__(self, spec: EnvSpec, config: RankingConfig, *, key: PRNGKeyArray):
         encoder_key, time_key, reward_key = jax.random.split(key, 3)
-        self.next_state_encoder = FactorEncoder(spec.state_dim + TIME_DIM, config, key=encoder_key)
+        self.next_state_encoder = FactorEncoder(
+            spec.state_dim + TIME_DIM, config.candidate_dim, config, key=encoder_key
+        )
         self.time_embedding = TimeEmbedding(key=time_key)
         self.log_temperature = jnp.zeros(config.noise_levels) if config.score == "l2" else None
-        self.reward_head = FourierHead(
-            config.feature_dim, config.fourier_dim, config.head_dim, key=reward_key
-        )
+        self.reward_head = config.head(reward_key)
         self.config = config
 
     def anchor(self, feature: Float[Array, " feature"]) -> Float[Array, " feature"]:
@@ -202,25 +218,26 @@ class Contrast(eqx.Module):
         )
 
     def logits(
-        self, anchors: Float[Array, "batch feature"], states: Float[Array, "level batch state"]
+        self, score: Score, states: Float[Array, "level batch state"]
     ) -> Float[Array, "batch level batch"]:
         """The score of every anchor with every perturbed next state of every level, in float32."""
         levels, batch, _ = states.shape
-        candidates = self.candidates(states)
-        scores = inner_products(anchors.astype(candidates.dtype), candidates)
-        scores = scores.reshape(batch, levels, batch)
+        scores = score(self.candidates(states)).reshape(batch, levels, batch)
         if self.log_temperature is None:
             return scores
         return scores * jnp.exp(-self.log_temperature)[None, :, None]
 
     def loss(
-        self, anchors: Float[Array, "batch feature"], batch: Transition, key: PRNGKeyArray
+        self,
+        score: Score,
+        features: Float[Array, "batch feature"],
+        batch: Transition,
+        key: PRNGKeyArray,
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Ranking loss plus weighted reward regression on these features of the batch."""
+        """Ranking loss of this score, plus weighted reward regression on these features."""
         noise = jax.random.normal(key, (self.config.noise_levels, *batch.next_state.shape))
-        logits = self.logits(anchors, perturb(batch.next_state, noise))
-        nce = ranking_loss(logits)
-        reward = jnp.mean(jnp.square(jax.vmap(self.reward_head)(anchors) - batch.reward))
+        nce = ranking_loss(self.logits(score, perturb(batch.next_state, noise)))
+        reward = jnp.mean(jnp.square(jax.vmap(self.reward_head)(features) - batch.reward))
         metrics = {"nce_loss": nce, "reward_loss": reward}
         if self.log_temperature is not None:
             metrics["temperature"] = jnp.mean(jnp.exp(self.log_temperature))
