@@ -21,6 +21,12 @@ LAYERS = [
     {"agents.__init__", "agents.base", "agents.critics"},
     {"agents.deterministic", "representations.ranking"},
     {"representations.cp", "representations.diffusion", "representations.joint"},
+    {
+        "representations.block",
+        "representations.concat",
+        "representations.low_rank",
+        "representations.tucker",
+    },
     {"agents.sac", "agents.spectral", "agents.td3", "agents.td7"},
     {"methods"},
     {"learner", "config"},

@@ -4,14 +4,31 @@ from dataclasses import replace
 from typing import Literal
 
 from fastr.agents.sac import SACConfig
-from fastr.agents.spectral import SpectralConfig
+from fastr.agents.spectral import RepresentationConfig, SpectralConfig
 from fastr.agents.td3 import TD3Config
 from fastr.agents.td7 import TD7Config
+from fastr.representations.block import BlockConfig
+from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
+from fastr.representations.low_rank import LowRankConfig
+from fastr.representations.tucker import TuckerConfig
 
-Method = Literal["fastr", "ctrl-sr", "diff-sr", "sac", "sac-2layer", "td7", "td3"]
+Method = Literal[
+    "fastr",
+    "ctrl-sr",
+    "diff-sr",
+    "sac",
+    "sac-2layer",
+    "td7",
+    "td3",
+    "concat",
+    "tucker",
+    "tucker-22",
+    "block",
+    "low-rank",
+]
 AgentConfig = SpectralConfig | SACConfig | TD7Config | TD3Config
 
 METHODS: dict[Method, AgentConfig] = {
@@ -22,6 +39,11 @@ METHODS: dict[Method, AgentConfig] = {
     "sac-2layer": SACConfig(hidden_layers=2),
     "td7": TD7Config(),
     "td3": TD3Config(),
+    "concat": SpectralConfig(representation=ConcatConfig()),
+    "tucker": SpectralConfig(representation=TuckerConfig()),
+    "tucker-22": SpectralConfig(representation=TuckerConfig(feature_dim=22)),
+    "block": SpectralConfig(representation=BlockConfig()),
+    "low-rank": SpectralConfig(representation=LowRankConfig()),
 }
 RANDOM_FRAMES: dict[Method, int] = {"td7": 50_000}
 """Warm-up where it is not the protocol's 10,000 frames (Table hyperparams)."""
@@ -35,12 +57,9 @@ def quick(agent: AgentConfig) -> AgentConfig:
     """
     rates = {"critic_learning_rate": 1e-3, "actor_learning_rate": 1e-3, "target_rate": 0.01}
     if isinstance(agent, SpectralConfig):
-        sizes = {"feature_dim": 128, "hidden_dim": 128, "blocks": 1}
-        heads = {"fourier_dim": 256, "head_dim": 128}
-        levels = {} if isinstance(agent.representation, DiffusionConfig) else {"noise_levels": 4}
         return replace(
             agent,
-            representation=replace(agent.representation, **sizes, **heads, **levels),
+            representation=quick_representation(agent.representation),
             batch_size=128,
             actor_dim=128,
             representation_learning_rate=3e-4,
@@ -50,3 +69,15 @@ def quick(agent: AgentConfig) -> AgentConfig:
         return replace(agent, embedding_dim=128, hidden_dim=128, batch_size=128, learning_rate=1e-3)
     small = replace(agent, hidden_dim=128, batch_size=128, **rates)
     return replace(small, temperature_learning_rate=1e-3) if isinstance(small, SACConfig) else small
+
+
+def quick_representation(config: RepresentationConfig) -> RepresentationConfig:
+    """The same representation, a quarter as wide, with one residual block and few noise levels."""
+    sizes = {"hidden_dim": 128, "blocks": 1, "fourier_dim": 256, "head_dim": 128}
+    if not isinstance(config, DiffusionConfig):
+        sizes["noise_levels"] = 4
+    if isinstance(config, TuckerConfig):
+        return replace(config, feature_dim=config.feature_dim // 4, **sizes)
+    if isinstance(config, BlockConfig):
+        sizes |= {"factor_dim": config.factor_dim // 4}
+    return replace(config, feature_dim=128, **sizes)

@@ -20,19 +20,34 @@ from fastr.checks import require
 from fastr.networks import MLP, Head
 from fastr.optim import Adam, Parameters, Trainable, polyak
 from fastr.representations.base import AbstractRepresentation
+from fastr.representations.block import BlockConfig
+from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
+from fastr.representations.low_rank import LowRankConfig
+from fastr.representations.tucker import TuckerConfig
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
+
+RepresentationConfig = (
+    CPConfig
+    | JointConfig
+    | DiffusionConfig
+    | ConcatConfig
+    | TuckerConfig
+    | BlockConfig
+    | LowRankConfig
+)
 
 
 @dataclass(frozen=True)
 class SpectralConfig:
     """TD3 on a spectral feature; defaults are the paper's (App. FaStR, Table hyperparams)."""
 
-    representation: CPConfig | JointConfig | DiffusionConfig = field(default_factory=CPConfig)
-    """How the feature is learned: FaStR's factors, CTRL-SR's joint encoder, or Diff-SR's."""
+    representation: RepresentationConfig = field(default_factory=CPConfig)
+    """How the feature is learned: FaStR's factors, CTRL-SR's joint encoder, Diff-SR's, or another
+    interaction of the factors (docs/methods.md)."""
     batch_size: int = 512
     """Transitions N per update; also the candidates K of the ranking loss (App. FaStR)."""
     discount: float = 0.99

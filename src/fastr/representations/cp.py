@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from fastr.representations.base import AbstractRepresentation
-from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig, against
+from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig, Score, against
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
@@ -52,13 +52,22 @@ class CP(AbstractRepresentation):
         state_factors = jax.vmap(self.context)(batch.state)
         action_factors = jax.vmap(self.action_factor)(batch.action)
         features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
-        loss, metrics = self.contrast.loss(against(features), features, batch, key)
+        score = self.score(state_factors, action_factors)
+        loss, metrics = self.contrast.loss(score, features, batch, key)
         # psi has a scale gauge per coordinate that no loss pins: watch the factors' norms.
         norms = {
             "state_factor_norm": jnp.mean(jnp.linalg.norm(state_factors, axis=-1)),
             "action_factor_norm": jnp.mean(jnp.linalg.norm(action_factors, axis=-1)),
         }
         return loss, metrics | norms
+
+    def score(
+        self,
+        state_factors: Float[Array, "batch feature"],
+        action_factors: Float[Array, "batch feature"],
+    ) -> Score:
+        """(phi_s * phi_a)^T m, Eq. (cp)."""
+        return against(jax.vmap(self.contrast.anchor)(state_factors * action_factors))
 
     def networks(self) -> dict[str, PyTree]:
         """Every parameter once, under the name of the network it belongs to."""

@@ -65,6 +65,15 @@ class RankingConfig:
         """Numbers that stand for one next state in the score: the effective NCE dimension."""
         return self.feature_dim
 
+    @property
+    def unseen_dim(self) -> int:
+        """How many of these numbers, from the first, may have any constant added.
+
+        The ranking loss compares candidates: what all of them share in a plain inner product shifts
+        every logit of an anchor alike.
+        """
+        return self.candidate_dim
+
     def head(self, key: PRNGKeyArray) -> Head:
         """A fresh head that makes a scalar of a feature: critics and reward."""
         return FourierHead(self.feature_dim, self.fourier_dim, self.head_dim, key=key)
@@ -126,6 +135,14 @@ def _inner_products_backward(residuals: tuple[Array, Array], cotangent: Array) -
 
 
 inner_products.defvjp(_inner_products_forward, _inner_products_backward)
+
+
+def block_products(
+    first: Float[Array, " factor"], second: Float[Array, " factor"], size: int
+) -> Float[Array, " product"]:
+    """x_i y_j for all i and j of the same block of this size, block by block, row by row."""
+    blocks = first.reshape(-1, size, 1) * second.reshape(-1, 1, size)
+    return jnp.ravel(blocks)
 
 
 def aligned(
@@ -193,9 +210,8 @@ class Contrast(eqx.Module):
     ) -> Float[Array, "level_batch feature"]:
         """The next-state factor m(s'; beta) of perturbed next states, level by level.
 
-        Up to the constant that the ranking loss cannot see: adding b to every candidate shifts all
-        logits of an anchor by feature^T b. Left in, the gradient of that last bias would be
-        rounding noise, which Adam scales up to full steps.
+        Up to the constant that the ranking loss cannot see (`unseen_dim`). Left in, the gradient of
+        that last bias would be rounding noise, which Adam scales up to full steps.
         """
         levels, batch, size = states.shape
         embedding = jax.vmap(self.time_embedding)(jnp.arange(levels, dtype=jnp.float32))
@@ -212,10 +228,20 @@ class Contrast(eqx.Module):
         if self.config.score == "raw":
             return jnp.tanh(jax.vmap(encoder.outlet)(features))
         if norm is None:
-            return jax.vmap(encoder.outlet.product)(features)
-        return jax.vmap(lambda row: standardize(encoder.outlet(row)) * norm.weight.astype(narrow))(
-            features
-        )
+            return jax.vmap(encoder.outlet.product)(features) + self.seen(
+                encoder.outlet.bias, narrow
+            )
+        unit = jax.vmap(lambda row: standardize(encoder.outlet(row)))(features)
+        return unit * norm.weight.astype(narrow)[None] + self.seen(norm.bias, narrow)
+
+    def seen(
+        self, bias: Float[Array, " candidate"], dtype: jnp.dtype
+    ) -> Float[Array, "1 candidate"] | float:
+        """The part of a constant that the score can see, as a row to add."""
+        unseen = self.config.unseen_dim
+        if unseen == bias.size:
+            return 0.0
+        return jnp.pad(bias[unseen:], (unseen, 0)).astype(dtype)[None]
 
     def logits(
         self, score: Score, states: Float[Array, "level batch state"]

@@ -1,0 +1,76 @@
+"""CP plus a core of low rank: the first step from a diagonal to a full core."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from fastr.checks import require
+from fastr.networks import l2_normalize
+from fastr.representations.cp import CP, CPConfig
+from fastr.representations.ranking import Score, against, inner_products
+from fastr.spec import EnvSpec
+
+
+@dataclass(frozen=True)
+class LowRankConfig(CPConfig):
+    """phi_s^T (diag(m(s')) + U(s') V(s')^T) phi_a: CP plus cross products of a given rank."""
+
+    rank: int = 4
+    """Columns r of U and V: 0 is CP, growing r approaches a full core."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self, "rank", low=0)
+
+    @property
+    def candidate_dim(self) -> int:
+        """The diagonal, and two thin matrices."""
+        return self.feature_dim * (1 + 2 * self.rank)
+
+    @property
+    def unseen_dim(self) -> int:
+        """The diagonal: a constant in U or V takes part in products."""
+        return self.feature_dim
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "LowRank":
+        """Fresh encoders for this environment."""
+        plain = super().init(spec, key)
+        return LowRank(plain.state_encoder, plain.action_encoder, plain.contrast)
+
+
+class LowRank(CP):
+    """FaStR's factors and feature under a score with cross products."""
+
+    def score(
+        self,
+        state_factors: Float[Array, "batch feature"],
+        action_factors: Float[Array, "batch feature"],
+    ) -> Score:
+        """The diagonal's inner product, and one product of two inner products per rank."""
+        features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
+        if self.contrast.config.score == "l2":
+            # One scale for the whole score: that of the diagonal, as in CP.
+            state_factors = state_factors * anchor_scale(state_factors * action_factors)[:, None]
+        size = self.contrast.config.feature_dim
+
+        def scores(candidates: Float[Array, "candidate dim"]) -> Float[Array, "anchor candidate"]:
+            diagonal, *thin = jnp.split(candidates, candidates.shape[1] // size, axis=1)
+            total = against(features)(diagonal)
+            rank = len(thin) // 2
+            for left, right in zip(thin[:rank], thin[rank:], strict=True):
+                narrow = left.dtype
+                total = total + inner_products(state_factors.astype(narrow), left) * (
+                    inner_products(action_factors.astype(narrow), right)
+                )
+            return total
+
+        return scores
+
+
+def anchor_scale(features: Float[Array, "batch feature"]) -> Float[Array, " batch"]:
+    """What L2 normalisation multiplies each feature with."""
+    return jax.vmap(lambda feature: jnp.sum(l2_normalize(feature) * feature))(features) / (
+        jnp.maximum(jnp.sum(jnp.square(features), axis=1), 1e-16)
+    )

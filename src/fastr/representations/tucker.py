@@ -1,0 +1,76 @@
+"""A full core: phi_s(s)^T M(s') phi_a(a) (App. Ablation, condition c)."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from fastr.networks import BilinearHead, Head
+from fastr.representations.base import AbstractRepresentation
+from fastr.representations.ranking import (
+    Contrast,
+    FactorEncoder,
+    RankingConfig,
+    against,
+    block_products,
+)
+from fastr.spec import EnvSpec
+from fastr.types import Metrics, Transition
+
+
+@dataclass(frozen=True)
+class TuckerConfig(RankingConfig):
+    """phi_s(s)^T M(s') phi_a(a) with a full core, critics bilinear plus a Fourier residual."""
+
+    feature_dim: int = 64
+    """Coordinates of each factor, d_s = d_a; the core has their square (App. Ablation)."""
+
+    @property
+    def candidate_dim(self) -> int:
+        """The entries of the core."""
+        return self.feature_dim**2
+
+    def head(self, key: PRNGKeyArray) -> Head:
+        """A fresh head on both factors: the Hadamard critic does not fit a full core."""
+        return BilinearHead(self.feature_dim, self.fourier_dim, self.head_dim, key=key)
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Tucker":
+        """Fresh encoders for this environment."""
+        state_key, action_key, contrast_key = jax.random.split(key, 3)
+        return Tucker(
+            FactorEncoder(spec.state_dim, self.feature_dim, self, key=state_key),
+            FactorEncoder(spec.action_dim, self.feature_dim, self, key=action_key),
+            Contrast(spec, self, key=contrast_key),
+        )
+
+
+class Tucker(AbstractRepresentation):
+    """All products of state and action coordinates, weighted by the next state."""
+
+    state_encoder: FactorEncoder
+    action_encoder: FactorEncoder
+    contrast: Contrast
+
+    def context(self, state: Float[Array, " state"]) -> Float[Array, " factor"]:
+        """phi_s(s), in the form of the score."""
+        return self.contrast.anchor(self.contrast.encode(self.state_encoder, state))
+
+    def combine(
+        self, context: Float[Array, " factor"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """[phi_s(s); phi_a(a)]: normalising each normalises all their products."""
+        factor = self.contrast.anchor(self.contrast.encode(self.action_encoder, action))
+        return jnp.concatenate([context, factor])
+
+    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """Eq. (nce) with a full core, plus reward regression."""
+        features = jax.vmap(self.feature)(batch.state, batch.action)
+        first, second = jnp.split(features, 2, axis=1)
+        anchors = jax.vmap(lambda x, y: block_products(x, y, x.size))(first, second)
+        return self.contrast.loss(against(anchors), features, batch, key)
+
+    def networks(self) -> dict[str, PyTree]:
+        """Every parameter once, under the name of the network it belongs to."""
+        own = {"state_encoder": self.state_encoder, "action_encoder": self.action_encoder}
+        return own | self.contrast.networks()
