@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/python -m fastr.demo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff format --check

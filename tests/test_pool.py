@@ -202,7 +202,7 @@ def test_a_worker_killed_between_steps_is_noticed():
         pool.reset([0, 0])
         for process in workers(pool):
             os.kill(process, signal.SIGKILL)
-        with pytest.raises(WorkerError, match="seed 3 died: it was killed by SIGKILL"):
+        with pytest.raises(WorkerError, match=r"seed (3|8) died: it was killed by SIGKILL"):
             rollout(pool, np.zeros((2, 2, 1), np.float32))
 
 
