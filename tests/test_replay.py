@@ -1,5 +1,7 @@
 """The ring of transitions: where rows go, and how likely each is drawn."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,7 +108,7 @@ def test_a_packed_row_unpacks_to_its_transition():
 
 def weighted(priorities, capacity):
     """A prioritised ring with rows 1, 2, ... and these priorities."""
-    replay = PrioritizedReplay.empty(capacity, ROW_DIM)
+    replay = PrioritizedReplay.empty(capacity, ROW_DIM, 250)
     padded = np.zeros(replay.priorities.size, np.float32)
     padded[: len(priorities)] = priorities
     rows = np.stack([row(index) for index in range(capacity)])
@@ -114,6 +116,7 @@ def weighted(priorities, capacity):
         jnp.asarray(rows),
         jnp.asarray(padded).reshape(replay.priorities.shape),
         jnp.asarray(max(priorities), jnp.float32),
+        250,
     )
 
 
@@ -154,11 +157,11 @@ def test_draws_are_right_across_blocks(draw):
 
 
 def test_new_rows_enter_at_the_largest_priority():
-    replay = PrioritizedReplay.empty(4, ROW_DIM)
+    replay = PrioritizedReplay.empty(4, ROW_DIM, 250)
     add = jax.jit(PrioritizedReplay.add)
     replay = add(replay, row(0), jnp.asarray(0))
     assert float(replay.priorities[0, 0]) == 1.0
-    replay = PrioritizedReplay(replay.rows, replay.priorities, jnp.asarray(2.5))
+    replay = replace(replay, largest=jnp.asarray(2.5))
     for index in (1, 2, 3, 4):
         replay = add(replay, row(index), jnp.asarray(index))
     np.testing.assert_array_equal(replay.priorities[0], [2.5, 2.5, 2.5, 2.5])

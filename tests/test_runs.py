@@ -822,9 +822,9 @@ def test_any_history_restores_the_last_rows(tmp_path_factory, moves, capacity, k
 
 
 def test_another_format_is_named(run):
-    rewrite_index(run, 90, format=2)
+    rewrite_index(run, 90, format=1)
     with pytest.raises(
-        UserError, match="has checkpoint format 2; this version of fastr reads format 1"
+        UserError, match="has checkpoint format 1; this version of fastr reads format 2"
     ):
         RunDirectory.open(run).latest()
     rewrite_index(run, 90, format="x" * 1000)
@@ -898,7 +898,7 @@ def test_an_index_of_the_wrong_shape_is_damage(run, changes):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b"7", b"\xff", b"[" * 100_000, b"1" * 10_000, b'{"format": 1}']
+    "content", [b"", b"[]", b"7", b"\xff", b"[" * 100_000, b"1" * 10_000, b'{"format": 2}']
 )
 def test_an_index_that_is_no_object_is_damage(run, content):
     (run / "checkpoints" / "000000090" / "index.json").write_bytes(content)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fastr.config import TrainConfig
-from fastr.count import products
+from fastr.count import Products, products
 from fastr.evaluate import Evaluator, evaluation_workers
 from fastr.learner import Cohort, Engine
 from fastr.policies import snapshots
@@ -43,12 +43,13 @@ def bench(
     cohort, profile = stages(engine, cohort, min(updates, 10))
     profile["simulation"] = simulation_milliseconds(config)
     profile["evaluation"] = evaluation_milliseconds(config, engine, cohort)
-    report = speed(config, spec, milliseconds) | {
+    work = products(config, spec)
+    report = speed(config, work, milliseconds) | {
         "compile_seconds": compiled,
         "peak_memory_bytes": memory,
         "stage_milliseconds_per_agent_step": profile,
     }
-    return report | roofline(config, spec, report["milliseconds_per_joint_update"])
+    return report | roofline(floors(config, spec, work), report["milliseconds_per_joint_update"])
 
 
 def update_times(
@@ -101,10 +102,10 @@ def evaluation_milliseconds(config: TrainConfig, engine: Engine, cohort: Cohort)
     return 1e3 * seconds * rounds / (config.eval_frames / config.frame_skip)
 
 
-def speed(config: TrainConfig, spec: EnvSpec, milliseconds: list[float]) -> dict[str, Any]:
+def speed(config: TrainConfig, work: Products, milliseconds: list[float]) -> dict[str, Any]:
     """The times in the units people compare; the median of the repeats."""
     seeds, median = len(config.seeds), float(np.median(milliseconds))
-    work = sum(products(config, spec).multiply_adds.values())
+    multiply_adds = sum(work.multiply_adds.values())
     return {
         "method": config.method,
         "preset": config.preset,
@@ -116,14 +117,13 @@ def speed(config: TrainConfig, spec: EnvSpec, milliseconds: list[float]) -> dict
         "milliseconds_each_repeat": milliseconds,
         "joint_updates_per_second": 1e3 / median,
         "seed_updates_per_second": 1e3 * seeds / median,
-        "multiply_adds_per_seed_update": work,
-        "achieved_gflop_per_second": 2 * work * seeds / median / 1e6,
+        "multiply_adds_per_seed_update": multiply_adds,
+        "achieved_gflop_per_second": 2 * multiply_adds * seeds / median / 1e6,
     }
 
 
-def roofline(config: TrainConfig, spec: EnvSpec, milliseconds: float) -> dict[str, Any]:
+def roofline(limits: dict[str, Any], milliseconds: float) -> dict[str, Any]:
     """The measured time beside the machine's own limits."""
-    limits = floors(config, spec)
     floor = max(limits["arithmetic_floor_milliseconds"], limits["memory_floor_milliseconds"])
     return limits | {"measured_over_floor": milliseconds / floor}
 

@@ -21,7 +21,8 @@ from safetensors.numpy import save_file
 
 from fastr.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
+"""1 had all parameters of a network in one vector, and no evaluation under way."""
 INDEX = "index.json"
 ROWS = "rows.jsonl"
 STATE = "state.safetensors"

@@ -24,7 +24,8 @@ class TrainConfig:
     environment of your own (my_package:MyRobot-v0)."""
     method: Method
     """What to train: fastr (the paper's factorized representation), ctrl-sr (its joint one),
-    diff-sr, sac, sac-2layer, td7, or td3 (FaStR without a representation); docs/methods.md."""
+    diff-sr, sac, sac-2layer, td7, td3 (FaStR without a representation), or FaStR with another
+    interaction of its factors: concat, tucker, tucker-22, block, low-rank (docs/methods.md)."""
     preset: Preset
     """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
     agent: AgentConfig

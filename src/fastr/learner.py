@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from fastr.agents.base import AbstractAgent, AbstractPolicy
+from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
 from fastr.agents.td7 import TD7Config
 from fastr.methods import AgentConfig
 from fastr.moments import Moments
@@ -56,8 +56,9 @@ class Learner(eqx.Module):
     ) -> "Learner":
         """A fresh learner; everything random in its life follows from the seed."""
         agent = config.init(spec, stream(seed, INITIALISATION, jnp.zeros((), int)))
-        sampler = PrioritizedReplay if isinstance(config, TD7Config) else Replay
-        replay = sampler.empty(capacity, spec.row_dim)
+        replay = Replay.empty(capacity, spec.row_dim)
+        if isinstance(config, TD7Config):
+            replay = PrioritizedReplay.empty(capacity, spec.row_dim, config.target_updates)
         broken_at = jnp.full((), -1, jnp.int32)
         return cls(agent, replay, Moments.empty(spec.state_dim), seed, broken_at, config, spec)
 
@@ -100,8 +101,7 @@ class Learner(eqx.Module):
     ) -> "Learner":
         """After a training episode of this return, if it is over."""
         after = self.agent.end_episode(episode_return, updates)
-        agent = jax.tree.map(lambda new, old: jnp.where(over, new, old), after, self.agent)
-        return replace(self, agent=agent)
+        return replace(self, agent=chosen(over, after, self.agent))
 
     def normalize(self, states: Float[Array, "*batch state"]) -> Float[Array, "*batch state"]:
         """States as the agent sees them."""

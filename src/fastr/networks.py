@@ -336,9 +336,14 @@ class BilinearHead(eqx.Module):
 Head = FourierHead | BilinearHead
 
 
+def inverse_norm(x: Float[Array, " feature"]) -> Float[Array, ""]:
+    """1 / |x|, finite with a finite gradient at zero."""
+    return jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x)), 1e-16))
+
+
 def l2_normalize(x: Float[Array, " feature"]) -> Float[Array, " feature"]:
-    """The vector over its Euclidean norm; zero stays zero, with a finite gradient."""
-    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x)), 1e-16))
+    """The vector over its Euclidean norm; zero stays zero."""
+    return x * inverse_norm(x)
 
 
 def average_l1_norm(x: Float[Array, " feature"]) -> Float[Array, " feature"]:

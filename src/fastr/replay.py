@@ -1,6 +1,7 @@
 """Transitions on the device: a ring of packed rows, written in place, sampled there too."""
 
 import math
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -10,8 +11,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 BLOCK = 1024
 """Priorities per block of the two-level search."""
 PRIORITY_POWER = 0.4
+"""LAP's alpha (App. TD7)."""
 PRIORITY_FLOOR = 1.0
-PRIORITY_RESET = 250
+"""The smallest TD error that counts (App. TD7)."""
 
 
 class Replay(eqx.Module):
@@ -63,13 +65,16 @@ class PrioritizedReplay(eqx.Module):
     """0 where no row is yet."""
     largest: Float[Array, ""]
     """The priority that new rows enter with."""
+    reset_updates: int = eqx.field(static=True)
+    """Updates between two returns of `largest` to the largest stored: those of hard copies."""
 
     @classmethod
-    def empty(cls, capacity: int, row_dim: int) -> "PrioritizedReplay":
+    def empty(cls, capacity: int, row_dim: int, reset_updates: int) -> "PrioritizedReplay":
         """Room for this many rows."""
         block = min(BLOCK, capacity)
         blocks = math.ceil(capacity / block)
-        return cls(jnp.zeros((capacity, row_dim)), jnp.zeros((blocks, block)), jnp.ones(()))
+        rows, priorities = jnp.zeros((capacity, row_dim)), jnp.zeros((blocks, block))
+        return cls(rows, priorities, jnp.ones(()), reset_updates)
 
     def add(self, row: Float[Array, " row"], added: Int[Array, ""]) -> "PrioritizedReplay":
         """With one more row at the largest priority, in place of the oldest once full."""
@@ -79,7 +84,7 @@ class PrioritizedReplay(eqx.Module):
         priorities = jax.lax.dynamic_update_slice(
             self.priorities, entry, (slot // block, slot % block)
         )
-        return PrioritizedReplay(_written(self.rows, row, slot), priorities, self.largest)
+        return replace(self, rows=_written(self.rows, row, slot), priorities=priorities)
 
     def sample(
         self,
@@ -104,16 +109,16 @@ class PrioritizedReplay(eqx.Module):
     ) -> "PrioritizedReplay":
         """With priorities max(|TD error|, 1)^0.4 for the rows just used.
 
-        New rows enter at the largest priority so far; every 250 updates that is brought back to
-        the largest one stored.
+        New rows enter at the largest priority so far; at every hard copy of the targets that is
+        brought back to the largest one stored.
         """
         fresh = jnp.maximum(td_error, PRIORITY_FLOOR) ** PRIORITY_POWER
         block = self.priorities.shape[1]
         priorities = self.priorities.at[slots // block, slots % block].set(fresh)
         stored = jnp.max(priorities)
         largest = jnp.maximum(self.largest, jnp.max(fresh))
-        largest = jnp.where((update + 1) % PRIORITY_RESET == 0, stored, largest)
-        return PrioritizedReplay(self.rows, priorities, largest)
+        largest = jnp.where((update + 1) % self.reset_updates == 0, stored, largest)
+        return replace(self, priorities=priorities, largest=largest)
 
 
 def _written(

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from fastr.config import TrainConfig
-from fastr.count import products, state_bytes
+from fastr.count import Products, state_bytes
 from fastr.spec import EnvSpec
 
 
-def floors(config: TrainConfig, spec: EnvSpec) -> dict[str, Any]:
+def floors(config: TrainConfig, spec: EnvSpec, work: Products) -> dict[str, Any]:
     """Times below which no update of all seeds can go on this device, in milliseconds.
 
     Arithmetic: every matrix product at the speed of one large product of its precision. Memory:
@@ -21,7 +21,6 @@ def floors(config: TrainConfig, spec: EnvSpec) -> dict[str, Any]:
     targets) read and written once, at the speed of one large copy.
     """
     seeds = len(config.seeds)
-    work = products(config, spec)
     rates = {name: product_rate(name, config.agent.precision) for name in work.multiply_adds}
     arithmetic = sum(count / rates[name] for name, count in work.multiply_adds.items())
     learned = state_bytes(config, spec)["networks_and_optimisers"]

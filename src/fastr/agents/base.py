@@ -1,11 +1,16 @@
 """What every agent promises to the engine that trains it."""
 
 import abc
+from typing import TypeVar
 
 import equinox as eqx
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.types import Metrics, Transition
+
+Tree = TypeVar("Tree")
 
 
 class AbstractPolicy(eqx.Module):
@@ -48,3 +53,8 @@ class AbstractAgent(eqx.Module):
     @abc.abstractmethod
     def networks(self) -> dict[str, PyTree]:
         """Every online parameter once, under the name of the network it belongs to."""
+
+
+def chosen(condition: Bool[Array, ""], yes: Tree, no: Tree) -> Tree:
+    """One of two equal structures, leaf by leaf: a branch would make a device wait for its host."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

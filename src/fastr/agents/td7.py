@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.agents.base import AbstractAgent, AbstractPolicy
+from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
 from fastr.agents.critics import bootstrapped, worst_error
 from fastr.agents.deterministic import explored, smoothed
 from fastr.checks import require
@@ -285,7 +285,6 @@ class TD7(AbstractAgent):
             moved, gained = self.actor.step(
                 lambda net: actor_loss(net, critics.net, fixed, batch, zs, self.config)
             )
-            # Both, then one of them: an accelerator would stop for the host to take a branch.
             due = (step + 1) % self.config.actor_updates == 0
             actor = chosen(due, moved, self.actor)
         agent = replace(
@@ -369,11 +368,6 @@ class TD7(AbstractAgent):
             "critics": self.critics.net,
             "actor": self.actor.net,
         }
-
-
-def chosen(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
-    """One of two equal structures, leaf by leaf."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 def twin_q(

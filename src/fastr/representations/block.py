@@ -4,18 +4,12 @@ from dataclasses import dataclass
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.checks import require
 from fastr.errors import UserError
-from fastr.representations.base import AbstractRepresentation
-from fastr.representations.ranking import (
-    Contrast,
-    FactorEncoder,
-    RankingConfig,
-    against,
-    block_products,
-)
+from fastr.representations.factored import Factored, Factors
+from fastr.representations.ranking import RankingConfig, against, block_products
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
@@ -44,40 +38,22 @@ class BlockConfig(RankingConfig):
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Block":
         """Fresh encoders for this environment."""
-        state_key, action_key, contrast_key = jax.random.split(key, 3)
-        return Block(
-            FactorEncoder(spec.state_dim, self.factor_dim, self, key=state_key),
-            FactorEncoder(spec.action_dim, self.factor_dim, self, key=action_key),
-            Contrast(spec, self, key=contrast_key),
-            self.block_dim,
-        )
+        return Block(*Factors.init(spec, self, self.factor_dim, key), self.block_dim)
 
 
-class Block(AbstractRepresentation):
+class Block(Factored):
     """Products of coordinates within blocks: the feature that critics read too."""
 
-    state_encoder: FactorEncoder
-    action_encoder: FactorEncoder
-    contrast: Contrast
     block_dim: int = eqx.field(static=True)
-
-    def context(self, state: Float[Array, " state"]) -> Float[Array, " factor"]:
-        """phi_s(s)."""
-        return self.contrast.encode(self.state_encoder, state)
 
     def combine(
         self, context: Float[Array, " factor"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """All products within blocks, in the form of the score."""
-        factor = self.contrast.encode(self.action_encoder, action)
-        return self.contrast.anchor(block_products(context, factor, self.block_dim))
+        products = block_products(context, self.action_factor(action), self.block_dim)
+        return self.contrast.anchor(products)
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce) with a block-diagonal core, plus reward regression."""
         features = jax.vmap(self.feature)(batch.state, batch.action)
         return self.contrast.loss(against(features), features, batch, key)
-
-    def networks(self) -> dict[str, PyTree]:
-        """Every parameter once, under the name of the network it belongs to."""
-        own = {"state_encoder": self.state_encoder, "action_encoder": self.action_encoder}
-        return own | self.contrast.networks()

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.representations.base import AbstractRepresentation
-from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig, Score, against
+from fastr.representations.factored import Factored, Factors
+from fastr.representations.ranking import RankingConfig, Score, against
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
@@ -18,28 +18,11 @@ class CPConfig(RankingConfig):
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "CP":
         """Fresh encoders for this environment."""
-        state_key, action_key, contrast_key = jax.random.split(key, 3)
-        return CP(
-            FactorEncoder(spec.state_dim, self.feature_dim, self, key=state_key),
-            FactorEncoder(spec.action_dim, self.feature_dim, self, key=action_key),
-            Contrast(spec, self, key=contrast_key),
-        )
+        return CP(*Factors.init(spec, self, self.feature_dim, key))
 
 
-class CP(AbstractRepresentation):
+class CP(Factored):
     """State, action and next-state factors, joined by a Hadamard product, Eq. (cp)."""
-
-    state_encoder: FactorEncoder
-    action_encoder: FactorEncoder
-    contrast: Contrast
-
-    def context(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
-        """phi_s(s)."""
-        return self.contrast.encode(self.state_encoder, state)
-
-    def action_factor(self, action: Float[Array, " action"]) -> Float[Array, " feature"]:
-        """phi_a(a)."""
-        return self.contrast.encode(self.action_encoder, action)
 
     def combine(
         self, context: Float[Array, " feature"], action: Float[Array, " action"]
@@ -68,8 +51,3 @@ class CP(AbstractRepresentation):
     ) -> Score:
         """(phi_s * phi_a)^T m, Eq. (cp)."""
         return against(jax.vmap(self.contrast.anchor)(state_factors * action_factors))
-
-    def networks(self) -> dict[str, PyTree]:
-        """Every parameter once, under the name of the network it belongs to."""
-        own = {"state_encoder": self.state_encoder, "action_encoder": self.action_encoder}
-        return own | self.contrast.networks()

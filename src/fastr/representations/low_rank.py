@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.checks import require
-from fastr.networks import l2_normalize
+from fastr.networks import inverse_norm
 from fastr.representations.cp import CP, CPConfig
 from fastr.representations.ranking import Score, against, inner_products
 from fastr.spec import EnvSpec
@@ -52,7 +52,8 @@ class LowRank(CP):
         features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
         if self.contrast.config.score == "l2":
             # One scale for the whole score: that of the diagonal, as in CP.
-            state_factors = state_factors * anchor_scale(state_factors * action_factors)[:, None]
+            scale = jax.vmap(inverse_norm)(state_factors * action_factors)
+            state_factors = state_factors * scale[:, None]
         size = self.contrast.config.feature_dim
 
         def scores(candidates: Float[Array, "candidate dim"]) -> Float[Array, "anchor candidate"]:
@@ -67,10 +68,3 @@ class LowRank(CP):
             return total
 
         return scores
-
-
-def anchor_scale(features: Float[Array, "batch feature"]) -> Float[Array, " batch"]:
-    """What L2 normalisation multiplies each feature with."""
-    return jax.vmap(lambda feature: jnp.sum(l2_normalize(feature) * feature))(features) / (
-        jnp.maximum(jnp.sum(jnp.square(features), axis=1), 1e-16)
-    )

@@ -4,17 +4,11 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.networks import BilinearHead, Head
-from fastr.representations.base import AbstractRepresentation
-from fastr.representations.ranking import (
-    Contrast,
-    FactorEncoder,
-    RankingConfig,
-    against,
-    block_products,
-)
+from fastr.representations.factored import Factored, Factors
+from fastr.representations.ranking import RankingConfig, against, block_products
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
@@ -37,30 +31,21 @@ class TuckerConfig(RankingConfig):
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Tucker":
         """Fresh encoders for this environment."""
-        state_key, action_key, contrast_key = jax.random.split(key, 3)
-        return Tucker(
-            FactorEncoder(spec.state_dim, self.feature_dim, self, key=state_key),
-            FactorEncoder(spec.action_dim, self.feature_dim, self, key=action_key),
-            Contrast(spec, self, key=contrast_key),
-        )
+        return Tucker(*Factors.init(spec, self, self.feature_dim, key))
 
 
-class Tucker(AbstractRepresentation):
+class Tucker(Factored):
     """All products of state and action coordinates, weighted by the next state."""
-
-    state_encoder: FactorEncoder
-    action_encoder: FactorEncoder
-    contrast: Contrast
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " factor"]:
         """phi_s(s), in the form of the score."""
-        return self.contrast.anchor(self.contrast.encode(self.state_encoder, state))
+        return self.contrast.anchor(super().context(state))
 
     def combine(
         self, context: Float[Array, " factor"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """[phi_s(s); phi_a(a)]: normalising each normalises all their products."""
-        factor = self.contrast.anchor(self.contrast.encode(self.action_encoder, action))
+        factor = self.contrast.anchor(self.action_factor(action))
         return jnp.concatenate([context, factor])
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
@@ -69,8 +54,3 @@ class Tucker(AbstractRepresentation):
         first, second = jnp.split(features, 2, axis=1)
         anchors = jax.vmap(lambda x, y: block_products(x, y, x.size))(first, second)
         return self.contrast.loss(against(anchors), features, batch, key)
-
-    def networks(self) -> dict[str, PyTree]:
-        """Every parameter once, under the name of the network it belongs to."""
-        own = {"state_encoder": self.state_encoder, "action_encoder": self.action_encoder}
-        return own | self.contrast.networks()

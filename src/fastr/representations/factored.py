@@ -1,0 +1,49 @@
+"""What all representations with one encoder for states and one for actions share."""
+
+from typing import NamedTuple
+
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from fastr.representations.base import AbstractRepresentation
+from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig
+from fastr.spec import EnvSpec
+
+
+class Factors(NamedTuple):
+    """Fresh encoders of the three modes: state, action and next state."""
+
+    state_encoder: FactorEncoder
+    action_encoder: FactorEncoder
+    contrast: Contrast
+
+    @classmethod
+    def init(cls, spec: EnvSpec, config: RankingConfig, width: int, key: PRNGKeyArray) -> "Factors":
+        """For this environment, with factors of this width."""
+        state_key, action_key, contrast_key = jax.random.split(key, 3)
+        return cls(
+            FactorEncoder(spec.state_dim, width, config, key=state_key),
+            FactorEncoder(spec.action_dim, width, config, key=action_key),
+            Contrast(spec, config, key=contrast_key),
+        )
+
+
+class Factored(AbstractRepresentation):
+    """phi_s and phi_a; how they meet is each representation's own."""
+
+    state_encoder: FactorEncoder
+    action_encoder: FactorEncoder
+    contrast: Contrast
+
+    def context(self, state: Float[Array, " state"]) -> Float[Array, " factor"]:
+        """phi_s(s)."""
+        return self.contrast.encode(self.state_encoder, state)
+
+    def action_factor(self, action: Float[Array, " action"]) -> Float[Array, " factor"]:
+        """phi_a(a)."""
+        return self.contrast.encode(self.action_encoder, action)
+
+    def networks(self) -> dict[str, PyTree]:
+        """Every parameter once, under the name of the network it belongs to."""
+        own = {"state_encoder": self.state_encoder, "action_encoder": self.action_encoder}
+        return own | self.contrast.networks()
