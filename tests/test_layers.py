@@ -13,7 +13,7 @@ SOURCE = Path(fastr.__file__).parent
 
 # From the bottom up: a module may import those of earlier rows, and none of its own.
 LAYERS = [
-    {"__init__", "errors", "spec", "summary", "runtime", "processes"},
+    {"__init__", "errors", "spec", "summary", "runtime", "processes", "inplace"},
     {"checks"},
     {"types", "envs", "checkpoints", "track", "plots"},
     {"networks", "optim", "moments", "replay", "pool", "runs"},

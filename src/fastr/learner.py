@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
 from fastr.agents.td7 import TD7Config
+from fastr.inplace import InPlace
 from fastr.methods import AgentConfig
 from fastr.moments import Moments
 from fastr.replay import PrioritizedReplay, Replay
@@ -158,7 +159,8 @@ class Engine:
         self._start = jax.jit(self._init, out_shardings=cohort)
         self.explore = jax.jit(self._explore)
         self._moved = (cohort, self.sharding)
-        self.interact = jax.jit(self._interact, donate_argnums=0, out_shardings=self._moved)
+        arrived = jax.ShapeDtypeStruct((len(seeds), spec.row_dim + spec.state_dim), jnp.float32)
+        self.interact = InPlace(self._interact, shapes, arrived, self._moved)
         self.improve = self.update_program(update_options())
         self.end_episodes = jax.jit(self._end_episodes, donate_argnums=0, out_shardings=cohort)
         self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.learners))

@@ -7,6 +7,7 @@ transitions up to t - 1.
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -72,6 +73,8 @@ class Trainer:
         """The last transition of every seed, on its way to the device."""
         self.states = np.zeros((0, pool.spec.state_dim), np.float32)
         self.metrics: jax.Array | None = None
+        self.dispatcher = ThreadPoolExecutor(1)
+        self.update: Future[tuple[Cohort, jax.Array]] | None = None
         self.pending: Pending | None = None
         self.saved_steps = 0
         self.listeners: list[Callable[[dict[str, Any]], None]] = [run.append]
@@ -100,15 +103,19 @@ class Trainer:
         actions = self.act()
         if step >= self.config.random_steps:
             # Dispatched before the actions are waited for: the device goes from one update to the
-            # next without a pause, and the simulators run beside it.
-            self.cohort, self.metrics = self.engine.improve(self.cohort)
+            # next without a pause. That takes an accelerator's host a millisecond, hence a thread
+            # of its own: actions arrive and simulators run meanwhile.
+            self.update = self.dispatcher.submit(self.engine.improve, self.cohort)
         actions = np.asarray(actions)
         if step % HEALTH_STEPS == 0 or not np.isfinite(actions).all():
+            self.finish_update()
             self.check_health()
         self.pool.send(actions)
         if self.pending is not None and self.pending.evaluation.done():
             self.record_evaluation()
-        self.take_in(actions, self.pool.receive())
+        arrived = self.pool.receive()
+        self.finish_update()
+        self.take_in(actions, arrived)
         self.host.next_step = step + 1
         frames = step * self.config.frame_skip
         if frames % self.config.eval_frames == 0:
@@ -117,6 +124,12 @@ class Trainer:
         if every and frames and frames % every == 0:
             self.check_health()
             self.save()
+
+    def finish_update(self) -> None:
+        """Take over the update being dispatched, if there is one; it may still run."""
+        if self.update is not None:
+            self.cohort, self.metrics = self.update.result()
+            self.update = None
 
     def act(self) -> jax.Array:
         """Hand the last transitions to the device; the next actions, still on their way."""
