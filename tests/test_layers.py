@@ -36,6 +36,8 @@ LAYERS = [
     {"bench"},
     {"train"},
     {"play"},
+    {"commands.__init__", "commands.show"},
+    {"commands.looking", "commands.sizing", "commands.training"},
     {"cli"},
     {"demo"},
 ]

@@ -1,0 +1,31 @@
+"""What all commands share: options of one kind, and results for people or for programs."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+Run = Annotated[Path, tyro.conf.Positional]
+Flag = tyro.conf.FlagCreatePairsOff[bool]
+
+
+def print_json(result: dict[str, Any]) -> int:
+    """One JSON object on stdout."""
+    print(json.dumps(result))
+    return 0
+
+
+def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None:
+    """A table on stdout."""
+    table = Table(*columns, title=title or None, show_header=any(columns), title_justify="left")
+    for row in rows:
+        table.add_row(*(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row))
+    Console().print(table)
+
+
+def mib(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / 2**20:,.0f} MiB"

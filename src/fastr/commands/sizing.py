@@ -1,0 +1,88 @@
+"""fastr info and fastr bench: what a run takes."""
+
+from dataclasses import dataclass
+
+from fastr.commands.show import Flag, mib, print_json, print_table
+from fastr.config import TrainConfig
+from fastr.errors import UserError
+
+
+@dataclass(frozen=True)
+class Info:
+    """Dimensions, parameters, multiply-adds and device memory of a run, before it is started."""
+
+    config: TrainConfig
+    json: Flag = False
+    """Print one JSON object on stdout and nothing else there."""
+
+    def run(self) -> int:
+        """Count without allocating."""
+        from fastr.count import info
+        from fastr.envs import spec
+
+        result = info(self.config, spec(self.config.task, self.config.frame_skip))
+        if self.json:
+            return print_json(result)
+        title = f"{result['task']}, {result['method']}, preset {result['preset']}"
+        rows = [(name.replace("_", " "), f"{n:,}") for name, n in result["parameters"].items()]
+        rows.append(("all online networks", f"{result['parameters_total']:,}"))
+        print_table(title, ("network", "parameters"), rows)
+        memory = result["device_bytes_per_seed"]
+        facts = [
+            ("state and action dimensions", f"{result['state_dim']}, {result['action_dim']}"),
+            ("agent steps, updates", f"{result['agent_steps']:,}, {result['updates']:,}"),
+            ("multiply-adds per update and seed", f"{result['multiply_adds_per_update']:,}"),
+            *(
+                (f"device memory per seed: {k.replace('_', ' ')}", mib(v))
+                for k, v in memory.items()
+            ),
+            (f"device memory, {result['seeds']} seed(s)", mib(result["device_bytes_total"])),
+        ]
+        print_table("", ("", ""), facts)
+        return 0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time the update of all seeds, where its time goes, and what this machine could do at best."""
+
+    config: TrainConfig
+    updates: int = 20
+    """Updates per repeat."""
+    repeats: int = 5
+    """Repeats; the median is reported."""
+    json: Flag = False
+    """Print one JSON object on stdout and nothing else there."""
+
+    def run(self) -> int:
+        """Compile, warm up, measure."""
+        from fastr.bench import bench
+        from fastr.envs import spec
+
+        if min(self.updates, self.repeats) < 1:
+            raise UserError("--updates and --repeats must be at least 1.")
+        sizes = spec(self.config.task, self.config.frame_skip)
+        result = bench(self.config, sizes, updates=self.updates, repeats=self.repeats)
+        if self.json:
+            return print_json(result)
+        facts = [
+            (name.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else f"{value}")
+            for name, value in result.items()
+            if not isinstance(value, list | dict)
+        ]
+        print_table("fastr bench", ("", ""), facts)
+        stages = result["stage_milliseconds_per_agent_step"]
+        print_table(
+            "Stages, each by itself; the update overlaps them, the last two run beside it",
+            ("stage", "ms per agent step"),
+            [(name, f"{value:.3f}") for name, value in stages.items()],
+        )
+        arithmetic, memory = (
+            result[f"{kind}_floor_milliseconds"] for kind in ("arithmetic", "memory")
+        )
+        print(
+            f"roofline: {result['milliseconds_per_joint_update']:.2f} ms measured, "
+            f"{result['measured_over_floor']:.1f} times the higher of {arithmetic:.2f} ms "
+            f"(arithmetic) and {memory:.2f} ms (memory) at this machine's measured best"
+        )
+        return 0
