@@ -55,7 +55,7 @@ def update_program(config: TrainConfig, spec: EnvSpec) -> Jaxpr:
 def products(config: TrainConfig, spec: EnvSpec) -> Products:
     """The matrix products of one update of one seed, counted in the program."""
     multiply_adds, moved = Counter(), 0
-    for equation in _equations(update_program(config, spec)):
+    for equation in equations(update_program(config, spec)):
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             arrays = [variable.aval for variable in (*equation.invars, *equation.outvars)]
@@ -70,12 +70,12 @@ def multiply_adds(config: TrainConfig, spec: EnvSpec) -> int:
     return sum(products(config, spec).multiply_adds.values())
 
 
-def _equations(jaxpr: Jaxpr) -> Iterator[Any]:
+def equations(jaxpr: Jaxpr) -> Iterator[Any]:
     """Every operation of a program and of the programs it calls."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in _called(equation.params):
-            yield from _equations(inner)
+            yield from equations(inner)
 
 
 def shape(value: Any) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from fastr.networks import (
     TimeEmbedding,
     l2_normalize,
     standardize,
+    widen,
 )
 from fastr.representations.schedule import perturb
 from fastr.spec import EnvSpec
@@ -223,25 +224,23 @@ class Contrast(eqx.Module):
         rows, state_weight = aligned(states.reshape(levels * batch, size), state_weight)
         narrow = self.dtype(states)
         product = rows.astype(narrow) @ state_weight.astype(narrow)
-        hidden = product + jnp.repeat(offset.astype(narrow), batch, axis=0)
-        features = jax.vmap(encoder.trunk)(hidden)
+        hidden = widen(product) + jnp.repeat(offset, batch, axis=0)
+        features = jax.vmap(encoder.trunk)(hidden.astype(narrow))
         if self.config.score == "raw":
             return jnp.tanh(jax.vmap(encoder.outlet)(features))
         if norm is None:
-            return jax.vmap(encoder.outlet.product)(features) + self.seen(
-                encoder.outlet.bias, narrow
-            )
-        unit = jax.vmap(lambda row: standardize(encoder.outlet(row)))(features)
-        return unit * norm.weight.astype(narrow)[None] + self.seen(norm.bias, narrow)
+            scaled, bias = jax.vmap(encoder.outlet.product)(features), encoder.outlet.bias
+        else:
+            unit = jax.vmap(lambda row: standardize(encoder.outlet(row)))(features)
+            scaled, bias = widen(unit) * norm.weight[None], norm.bias
+        return (widen(scaled) + self.seen(bias)).astype(narrow)
 
-    def seen(
-        self, bias: Float[Array, " candidate"], dtype: jnp.dtype
-    ) -> Float[Array, "1 candidate"] | float:
+    def seen(self, bias: Float[Array, " candidate"]) -> Float[Array, "1 candidate"] | float:
         """The part of a constant that the score can see, as a row to add."""
         unseen = self.config.unseen_dim
         if unseen == bias.size:
             return 0.0
-        return jnp.pad(bias[unseen:], (unseen, 0)).astype(dtype)[None]
+        return jnp.pad(bias[unseen:], (unseen, 0))[None]
 
     def logits(
         self, score: Score, states: Float[Array, "level batch state"]
