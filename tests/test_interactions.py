@@ -8,21 +8,25 @@ import numpy as np
 import pytest
 
 from fastr.errors import UserError
+from fastr.groups import Group
 from fastr.representations.block import BlockConfig
 from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig
 from fastr.representations.low_rank import LowRankConfig
-from fastr.representations.ranking import against, block_products
+from fastr.representations.ranking import FactorEncoder, against, block_products
+from fastr.representations.tree import ProductEncoder, TreeConfig, matched_width
 from fastr.representations.tucker import TuckerConfig
 from numpy_networks import np_mish
 
 KEY = jax.random.key(0)
 SIZES = {"hidden_dim": 6, "blocks": 1, "noise_levels": 2, "fourier_dim": 8, "head_dim": 4}
+GROUPS = "a=0,2;b=1|a=0-1"
 CONFIGS = {
     "concat": ConcatConfig(feature_dim=8, **SIZES),
     "tucker": TuckerConfig(feature_dim=4, **SIZES),
     "block": BlockConfig(feature_dim=8, factor_dim=4, block_dim=2, **SIZES),
     "low-rank": LowRankConfig(feature_dim=4, rank=2, **SIZES),
+    "tree": TreeConfig(feature_dim=4, groups=GROUPS, **SIZES),
 }
 ANCHORS, CANDIDATES = 5, 7
 
@@ -179,3 +183,58 @@ def test_sizes_that_do_not_fit_are_refused():
         replace(CONFIGS["block"], feature_dim=9)
     with pytest.raises(UserError, match="must be even"):
         replace(CONFIGS["concat"], feature_dim=7)
+
+
+@pytest.mark.parametrize("score", ["l2", "raw", "layernorm"])
+def test_a_tree_of_one_group_is_cp_exactly(spec, make_batch, score):
+    """With the same weights: the same loss and gradients, to the bit."""
+    sizes = {"feature_dim": 4, "score": score, **SIZES}
+    batch = make_batch(spec, 6, seed=0)
+    cp = CPConfig(**sizes).init(spec, KEY)
+    tree = TreeConfig(groups="0-2|0-1", **sizes).init(spec, jax.random.key(1))
+    structure = jax.tree.structure(tree)
+    alike = jax.tree.unflatten(structure, jax.tree.leaves(cp))
+
+    @jax.jit
+    def learned(net):
+        return jax.value_and_grad(lambda net: net.loss(batch, KEY)[0])(net)
+
+    for ours, theirs in zip(*(jax.tree.leaves(learned(net)) for net in (alike, cp)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_tree_is_the_product_of_its_parts(spec):
+    """psi_k = prod_g phi_g,k(s_g) prod_h phi_h,k(a_h): each part sees its own entries alone."""
+    net = TreeConfig(feature_dim=4, score="raw", groups=GROUPS, **SIZES).init(spec, KEY)
+    state, action = single(factors(1, 3, 0)[0]), single(factors(1, 2, 1)[0])
+    first, second = net.state_encoder.encoders
+    (third,) = net.action_encoder.encoders
+    parts = first(state[jnp.asarray([0, 2])]), second(state[1:2]), third(action)
+    expected = np.prod([np.asarray(part, np.float64) for part in parts], axis=0)
+    np.testing.assert_allclose(net.feature(state, action), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_parts_together_have_the_parameters_of_one_encoder():
+    config = TreeConfig(feature_dim=64, hidden_dim=128)
+    inputs = [9, 5, 3]
+    width = matched_width(inputs, config)
+
+    def parameters(hidden):
+        groups = np.split(np.arange(sum(inputs)), np.cumsum(inputs)[:-1])
+        sides = tuple(Group(str(i), tuple(map(int, group))) for i, group in enumerate(groups))
+        sizes = replace(config, hidden_dim=hidden)
+        parts = [FactorEncoder(len(side.entries), 64, sizes, key=KEY) for side in sides]
+        return sum(leaf.size for leaf in jax.tree.leaves(parts))
+
+    one = FactorEncoder(sum(inputs), 64, config, key=KEY)
+    budget = sum(leaf.size for leaf in jax.tree.leaves(one))
+    assert parameters(width) <= budget < parameters(width + 8)
+    assert matched_width([sum(inputs)], config) == 128
+
+
+def test_a_part_does_not_see_the_others_entries(spec):
+    net = TreeConfig(feature_dim=4, groups=GROUPS, **SIZES).init(spec, KEY)
+    encoder = net.state_encoder
+    assert isinstance(encoder, ProductEncoder)
+    slopes = jax.jacobian(lambda x: encoder.encoders[1](x[jnp.asarray([1])]))(jnp.ones(3))
+    np.testing.assert_array_equal(np.any(slopes, axis=0), [False, True, False])

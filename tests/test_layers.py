@@ -14,9 +14,9 @@ SOURCE = Path(fastr.__file__).parent
 # From the bottom up: a module may import those of earlier rows, and none of its own.
 LAYERS = [
     {"__init__", "errors", "spec", "summary", "runtime", "processes", "inplace"},
-    {"checks"},
+    {"checks", "groups"},
     {"types", "envs", "checkpoints", "track", "plots"},
-    {"networks", "optim", "moments", "replay", "pool", "runs"},
+    {"networks", "optim", "moments", "replay", "pool", "runs", "anatomy"},
     {"representations.__init__", "representations.base", "representations.schedule"},
     {"agents.__init__", "agents.base", "agents.critics"},
     {"agents.deterministic", "representations.ranking"},
@@ -27,7 +27,7 @@ LAYERS = [
         "representations.cp",
         "representations.tucker",
     },
-    {"representations.low_rank"},
+    {"representations.low_rank", "representations.tree"},
     {"agents.sac", "agents.spectral", "agents.td3", "agents.td7"},
     {"methods"},
     {"learner", "config"},

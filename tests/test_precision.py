@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import pytest
 
-from fastr.config import preset
+from fastr.config import grounded, preset
 from fastr.count import equations, update_program
 from fastr.methods import METHODS
 from fastr.spec import EnvSpec
@@ -16,7 +16,7 @@ SUMS = {"reduce_sum", "cumsum", "scatter-add", "reduce_window_sum"}
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_is_summed_in_bfloat16(method):
     """On a GPU such a sum really is in bfloat16: over thousands of rows, mostly rounding."""
-    config = preset("", method, "quick")
+    config = grounded(preset("walker-walk", method, "quick"))
     config = replace(config, agent=config.agent.accelerated())
     program = update_program(config, EnvSpec(24, 6))
     narrow = [

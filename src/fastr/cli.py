@@ -17,7 +17,7 @@ runtime.configure()
 from fastr.commands.looking import Eval, Play  # noqa: E402
 from fastr.commands.sizing import Bench, Info  # noqa: E402
 from fastr.commands.training import Resume, Train  # noqa: E402
-from fastr.config import METHODS, Preset, TrainConfig, preset  # noqa: E402
+from fastr.config import METHODS, Preset, TrainConfig, grounded, preset  # noqa: E402
 
 USAGE = """\
 fastr: factorized spectral representations for reinforcement learning
@@ -81,7 +81,7 @@ def task_command(
     options = parsed(name, kind, arguments, default)
     if not options.config.task:
         raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
-    return options
+    return replace(options, config=grounded(options.config))
 
 
 def choice(arguments: list[str], option: str, known: tuple[str, ...], default: str) -> Any:

@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from fastr import anatomy
 from fastr.checks import option, require
 from fastr.errors import UserError
 from fastr.methods import METHODS, RANDOM_FRAMES, AgentConfig, Method, quick
+from fastr.representations.tree import TreeConfig
 
 Preset = Literal["paper", "quick"]
 
@@ -25,7 +27,8 @@ class TrainConfig:
     method: Method
     """What to train: fastr (the paper's factorized representation), ctrl-sr (its joint one),
     diff-sr, sac, sac-2layer, td7, td3 (FaStR without a representation), or FaStR with another
-    interaction of its factors: concat, tucker, tucker-22, block, low-rank (docs/methods.md)."""
+    interaction of its factors: concat, tucker, tucker-22, block, low-rank, tree
+    (docs/methods.md)."""
     preset: Preset
     """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
     agent: AgentConfig
@@ -117,6 +120,16 @@ def preset(task: str, method: Method, name: Preset) -> TrainConfig:
         eval_frames=5_000,
         checkpoint_frames=10_000,
     )
+
+
+def grounded(config: TrainConfig) -> TrainConfig:
+    """With groups of body parts, where the method has such, written out for the task's robot."""
+    representation = getattr(config.agent, "representation", None)
+    if not isinstance(representation, TreeConfig) or "|" in representation.groups:
+        return config
+    groups = str(anatomy.partition(config.task, config.frame_skip, representation.groups))
+    agent = replace(config.agent, representation=replace(representation, groups=groups))
+    return replace(config, agent=agent)
 
 
 def to_json(config: TrainConfig) -> dict[str, Any]:

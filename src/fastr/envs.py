@@ -11,7 +11,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -80,6 +80,14 @@ class Step(NamedTuple):
     truncated: bool
 
 
+class Robot(NamedTuple):
+    """The MuJoCo model behind a task, its state, and what an agent would see of it now."""
+
+    model: Any
+    data: Any
+    observe: Callable[[], Float32[np.ndarray, " state"]]
+
+
 class Environment(abc.ABC):
     """One task: flat float32 states, actions in [-1, 1] held for `frame_skip` frames."""
 
@@ -97,6 +105,10 @@ class Environment(abc.ABC):
     @abc.abstractmethod
     def frame(self, height: int, width: int) -> UInt8[np.ndarray, "height width 3"]:
         """Draw the scene as RGB, if loaded with render_mode="rgb_array"."""
+
+    @abc.abstractmethod
+    def robot(self) -> Robot | None:
+        """The MuJoCo model and its state, if there is one."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -262,6 +274,11 @@ class _Suite(_Simulator):
         self._frames = 0
         return self._flat(self._env.reset().observation)
 
+    def robot(self) -> Robot:
+        physics, task = self._env.physics, self._env.task
+        observe = lambda: self._flat(task.get_observation(physics))  # noqa: E731
+        return Robot(physics.model.ptr, physics.data.ptr, observe)
+
     def close(self) -> None:
         self._env.close()
 
@@ -294,6 +311,15 @@ class _Gym(_Simulator):
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
         observation, _ = self._env.reset(seed=seed)
         return self._flat(observation)
+
+    def robot(self) -> Robot | None:
+        # What Gymnasium's own MuJoCo environments are made of; wrappers may show something else.
+        inner = self._env.unwrapped
+        if not all(hasattr(inner, name) for name in ("model", "data", "_get_obs")):
+            return None
+        if np.size(inner._get_obs()) != self.spec.state_dim:
+            return None
+        return Robot(inner.model, inner.data, lambda: self._flat(inner._get_obs()))
 
     def close(self) -> None:
         self._env.close()

@@ -13,6 +13,7 @@ from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.low_rank import LowRankConfig
+from fastr.representations.tree import TreeConfig
 from fastr.representations.tucker import TuckerConfig
 
 Method = Literal[
@@ -28,6 +29,7 @@ Method = Literal[
     "tucker-22",
     "block",
     "low-rank",
+    "tree",
 ]
 AgentConfig = SpectralConfig | SACConfig | TD7Config | TD3Config
 
@@ -44,6 +46,7 @@ METHODS: dict[Method, AgentConfig] = {
     "tucker-22": SpectralConfig(representation=TuckerConfig(feature_dim=22)),
     "block": SpectralConfig(representation=BlockConfig()),
     "low-rank": SpectralConfig(representation=LowRankConfig()),
+    "tree": SpectralConfig(representation=TreeConfig()),
 }
 RANDOM_FRAMES: dict[Method, int] = {"td7": 50_000}
 """Warm-up where it is not the protocol's 10,000 frames (Table hyperparams)."""

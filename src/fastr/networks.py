@@ -1,10 +1,10 @@
 """The networks all methods are built from.
 
 Modules take one example; batches come from `jax.vmap`. Matrix products are in the precision of the
-input, whatever that of the parameters. All that is summed over a batch is summed in float32, forward
-and backward: over the 12,800 rows of a contrastive batch a sum in bfloat16 is mostly rounding, and
-under the ranking loss the gradients of biases nearly cancel. Every leaf is an array. Kernels and
-biases start uniform in +-1/sqrt(fan_in).
+input, whatever that of the parameters. Sums over a batch are in float32, forward and backward: over
+the 12,800 rows of a contrastive batch a sum in bfloat16 is mostly rounding, and under the ranking
+loss the gradients of biases nearly cancel. Every leaf is an array. Kernels and biases start uniform
+in +-1/sqrt(fan_in).
 """
 
 import math

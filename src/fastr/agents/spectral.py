@@ -26,6 +26,7 @@ from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.low_rank import LowRankConfig
+from fastr.representations.tree import TreeConfig
 from fastr.representations.tucker import TuckerConfig
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
@@ -38,6 +39,7 @@ RepresentationConfig = (
     | TuckerConfig
     | BlockConfig
     | LowRankConfig
+    | TreeConfig
 )
 
 

@@ -6,7 +6,7 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from fastr.representations.base import AbstractRepresentation
-from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig
+from fastr.representations.ranking import Contrast, Encoder, FactorEncoder, RankingConfig
 from fastr.spec import EnvSpec
 
 
@@ -31,8 +31,8 @@ class Factors(NamedTuple):
 class Factored(AbstractRepresentation):
     """phi_s and phi_a; how they meet is each representation's own."""
 
-    state_encoder: FactorEncoder
-    action_encoder: FactorEncoder
+    state_encoder: Encoder
+    action_encoder: Encoder
     contrast: Contrast
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " factor"]:

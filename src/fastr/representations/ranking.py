@@ -4,6 +4,7 @@ What all contrastive representations share: the variance-preserving perturbation
 next-state factor conditioned on the noise level, the ranking loss, and the reward head.
 """
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -159,7 +160,15 @@ def against(anchors: Float[Array, "anchor feature"]) -> Score:
     return lambda candidates: inner_products(anchors.astype(candidates.dtype), candidates)
 
 
-class FactorEncoder(eqx.Module):
+class Encoder(eqx.Module):
+    """Makes a factor of a state or of an action."""
+
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " feature"]:
+        """The factor of one input vector."""
+
+
+class FactorEncoder(Encoder):
     """A residual network whose output the "layernorm" score normalises."""
 
     encoder: ResidualMLP
@@ -198,7 +207,7 @@ class Contrast(eqx.Module):
         """The state-action feature in the form the score asks for."""
         return l2_normalize(feature) if self.config.score == "l2" else feature
 
-    def encode(self, encoder: FactorEncoder, x: Float[Array, " input"]) -> Float[Array, " feature"]:
+    def encode(self, encoder: Encoder, x: Float[Array, " input"]) -> Float[Array, " feature"]:
         """The factor of one input, computed in the encoders' precision, given in the input's."""
         return encoder(x.astype(self.dtype(x))).astype(x.dtype)
 
