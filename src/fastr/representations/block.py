@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.checks import require
 from fastr.errors import UserError
 from fastr.representations.factored import Factored, Factors
-from fastr.representations.ranking import RankingConfig, against, block_products
+from fastr.representations.ranking import RankingConfig, block_products
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,3 @@ class Block(Factored):
         """All products within blocks, in the form of the score."""
         products = block_products(context, self.action_factor(action), self.block_dim)
         return self.contrast.anchor(products)
-
-    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """Eq. (nce) with a block-diagonal core, plus reward regression."""
-        features = jax.vmap(self.feature)(batch.state, batch.action)
-        return self.contrast.loss(against(features), features, batch, key)

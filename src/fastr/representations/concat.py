@@ -9,9 +9,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from fastr.checks import require_even
 from fastr.networks import Linear
 from fastr.representations.factored import Factored, Factors
-from fastr.representations.ranking import RankingConfig, against
+from fastr.representations.ranking import RankingConfig
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,6 @@ class Concat(Factored):
         """mish(W [phi_s(s); phi_a(a)] + b), in the form of the score."""
         pair = jnp.concatenate([context, self.action_factor(action)])
         return self.contrast.anchor(self.projection.mish(pair))
-
-    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """Eq. (nce-prelim) for this feature, plus reward regression."""
-        features = jax.vmap(self.feature)(batch.state, batch.action)
-        return self.contrast.loss(against(features), features, batch, key)
 
     def networks(self) -> dict[str, PyTree]:
         """Every parameter once, under the name of the network it belongs to."""

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.representations.factored import Factored, Factors
-from fastr.representations.ranking import RankingConfig, Score, against
+from fastr.representations.ranking import RankingConfig, Score, Scored, against
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.types import Transition
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,17 @@ class CP(Factored):
         """psi(s, a) = phi_s(s) * phi_a(a), in the form of the score."""
         return self.contrast.anchor(context * self.action_factor(action))
 
-    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """Eq. (nce) for the trilinear score, plus reward regression, Eq. (reward)."""
+    def scored(self, batch: Transition) -> Scored:
+        """The batch as anchors of the trilinear score, Eq. (cp)."""
         state_factors = jax.vmap(self.context)(batch.state)
         action_factors = jax.vmap(self.action_factor)(batch.action)
         features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
-        score = self.score(state_factors, action_factors)
-        loss, metrics = self.contrast.loss(score, features, batch, key)
         # psi has a scale gauge per coordinate that no loss pins: watch the factors' norms.
         norms = {
             "state_factor_norm": jnp.mean(jnp.linalg.norm(state_factors, axis=-1)),
             "action_factor_norm": jnp.mean(jnp.linalg.norm(action_factors, axis=-1)),
         }
-        return loss, metrics | norms
+        return Scored(self.score(state_factors, action_factors), features, norms)
 
     def score(
         self,

@@ -5,35 +5,39 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from fastr.representations.base import AbstractRepresentation
-from fastr.representations.ranking import Contrast, Encoder, FactorEncoder, RankingConfig
+from fastr.representations.ranking import (
+    Contrast,
+    Contrastive,
+    Encoder,
+    FactorEncoder,
+    RankingConfig,
+)
 from fastr.spec import EnvSpec
 
 
 class Factors(NamedTuple):
-    """Fresh encoders of the three modes: state, action and next state."""
+    """Fresh encoders of the three modes: next state, state and action."""
 
+    contrast: Contrast
     state_encoder: FactorEncoder
     action_encoder: FactorEncoder
-    contrast: Contrast
 
     @classmethod
     def init(cls, spec: EnvSpec, config: RankingConfig, width: int, key: PRNGKeyArray) -> "Factors":
         """For this environment, with factors of this width."""
         state_key, action_key, contrast_key = jax.random.split(key, 3)
         return cls(
+            Contrast(spec, config, key=contrast_key),
             FactorEncoder(spec.state_dim, width, config, key=state_key),
             FactorEncoder(spec.action_dim, width, config, key=action_key),
-            Contrast(spec, config, key=contrast_key),
         )
 
 
-class Factored(AbstractRepresentation):
+class Factored(Contrastive):
     """phi_s and phi_a; how they meet is each representation's own."""
 
     state_encoder: Encoder
     action_encoder: Encoder
-    contrast: Contrast
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " factor"]:
         """phi_s(s)."""

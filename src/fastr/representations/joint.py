@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from fastr.representations.base import AbstractRepresentation
-from fastr.representations.ranking import Contrast, FactorEncoder, RankingConfig, against
+from fastr.representations.ranking import Contrast, Contrastive, FactorEncoder, RankingConfig
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
 
 
 @dataclass(frozen=True)
@@ -19,19 +17,17 @@ class JointConfig(RankingConfig):
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Joint":
         """A fresh encoder for this environment."""
         encoder_key, contrast_key = jax.random.split(key)
+        inputs = spec.state_dim + spec.action_dim
         return Joint(
-            FactorEncoder(
-                spec.state_dim + spec.action_dim, self.feature_dim, self, key=encoder_key
-            ),
             Contrast(spec, self, key=contrast_key),
+            FactorEncoder(inputs, self.feature_dim, self, key=encoder_key),
         )
 
 
-class Joint(AbstractRepresentation):
+class Joint(Contrastive):
     """A bilinear score phi(s, a)^T mu(s'; beta), Eq. (nce-prelim)."""
 
     encoder: FactorEncoder
-    contrast: Contrast
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " state"]:
         """The state itself: a joint encoder has nothing to say about it alone."""
@@ -43,11 +39,6 @@ class Joint(AbstractRepresentation):
         """phi([s; a]), in the form of the score."""
         pair = jnp.concatenate([context, action])
         return self.contrast.anchor(self.contrast.encode(self.encoder, pair))
-
-    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """Eq. (nce-prelim) for the bilinear score, plus reward regression."""
-        features = jax.vmap(self.feature)(batch.state, batch.action)
-        return self.contrast.loss(against(features), features, batch, key)
 
     def networks(self) -> dict[str, PyTree]:
         """Every parameter once, under the name of the network it belongs to."""

@@ -37,7 +37,7 @@ class LowRankConfig(CPConfig):
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "LowRank":
         """Fresh encoders for this environment."""
         plain = super().init(spec, key)
-        return LowRank(plain.state_encoder, plain.action_encoder, plain.contrast)
+        return LowRank(plain.contrast, plain.state_encoder, plain.action_encoder)
 
 
 class LowRank(CP):

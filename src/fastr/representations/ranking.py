@@ -7,7 +7,7 @@ next-state factor conditioned on the noise level, the ranking loss, and the rewa
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,6 +26,7 @@ from fastr.networks import (
     standardize,
     widen,
 )
+from fastr.representations.base import AbstractRepresentation
 from fastr.representations.schedule import perturb
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Precision, Transition
@@ -285,3 +286,29 @@ class Contrast(eqx.Module):
             "temperature": self.log_temperature,
             "reward_head": self.reward_head,
         }
+
+
+class Scored(NamedTuple):
+    """What the ranking loss asks of a representation about a batch."""
+
+    score: Score
+    features: Float[Array, "batch feature"]
+    """In the form that the reward head and the critics read."""
+    metrics: Metrics
+
+
+class Contrastive(AbstractRepresentation):
+    """A representation learned by ranking next states."""
+
+    contrast: Contrast
+
+    def scored(self, batch: Transition) -> Scored:
+        """The batch as anchors of a score that is bilinear in the feature, Eq. (nce-prelim)."""
+        features = jax.vmap(self.feature)(batch.state, batch.action)
+        return Scored(against(features), features, {})
+
+    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """Eq. (nce) for this score, plus reward regression, Eq. (reward)."""
+        scored = self.scored(batch)
+        loss, metrics = self.contrast.loss(scored.score, scored.features, batch, key)
+        return loss, metrics | scored.metrics

@@ -28,9 +28,9 @@ class TreeConfig(CPConfig):
         groups = parse(self.groups, spec.state_dim, spec.action_dim)
         state_key, action_key, contrast_key = jax.random.split(key, 3)
         return Tree(
+            Contrast(spec, self, key=contrast_key),
             ProductEncoder(groups.states, self, key=state_key),
             ProductEncoder(groups.actions, self, key=action_key),
-            Contrast(spec, self, key=contrast_key),
         )
 
 

@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.networks import BilinearHead, Head
 from fastr.representations.factored import Factored, Factors
-from fastr.representations.ranking import RankingConfig, against, block_products
+from fastr.representations.ranking import RankingConfig, Scored, against, block_products
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.types import Transition
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Tucker(Factored):
         factor = self.contrast.anchor(self.action_factor(action))
         return jnp.concatenate([context, factor])
 
-    def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """Eq. (nce) with a full core, plus reward regression."""
+    def scored(self, batch: Transition) -> Scored:
+        """The batch as anchors of a full core: all products of coordinates."""
         features = jax.vmap(self.feature)(batch.state, batch.action)
         first, second = jnp.split(features, 2, axis=1)
         anchors = jax.vmap(lambda x, y: block_products(x, y, x.size))(first, second)
-        return self.contrast.loss(against(anchors), features, batch, key)
+        return Scored(against(anchors), features, {})
