@@ -28,7 +28,7 @@ class TrainConfig:
     """What to train: fastr (the paper's factorized representation), ctrl-sr (its joint one),
     diff-sr, sac, sac-2layer, td7, td3 (FaStR without a representation), or FaStR with another
     interaction of its factors: concat, tucker, tucker-22, block, low-rank, tree
-    (docs/methods.md)."""
+    (docs/methods.md). -matched: with FaStR's number of parameters."""
     preset: Preset
     """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
     agent: AgentConfig
@@ -120,6 +120,15 @@ def preset(task: str, method: Method, name: Preset) -> TrainConfig:
         eval_frames=5_000,
         checkpoint_frames=10_000,
     )
+
+
+def on_this_device(config: TrainConfig) -> TrainConfig:
+    """With the arithmetic that is fastest here at no loss in return (docs/deviations.md)."""
+    import jax
+
+    if jax.default_backend() == "cpu":
+        return config
+    return replace(config, agent=config.agent.accelerated())
 
 
 def grounded(config: TrainConfig) -> TrainConfig:

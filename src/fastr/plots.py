@@ -1,28 +1,69 @@
 """Pictures of a run's rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fastr.summary import evaluations
 
+RETURN = "return of the greedy policy"
+FRAMES = "frames (simulator steps)"
 
-def learning_curve(
-    rows: Sequence[dict[str, Any]], seeds: Sequence[int], title: str, path: Path
-) -> None:
-    """Mean evaluation return against frames, one line per seed, as a PNG."""
+
+@contextmanager
+def picture(path: Path, **labels: Any) -> Iterator[Any]:
+    """Axes to draw on; what is on them in the end is saved as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    for seed in seeds:
-        curve = evaluations(rows, seed)
-        axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=f"seed {seed}")
-    axes.set(xlabel="frames (simulator steps)", ylabel="return of the greedy policy", title=title)
-    axes.set_ylim(bottom=0)
+    yield axes
+    axes.set(**labels)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def learning_curve(
+    rows: Sequence[dict[str, Any]], seeds: Sequence[int], title: str, path: Path
+) -> None:
+    """Mean evaluation return against frames, one line per seed, as a PNG."""
+    with picture(path, xlabel=FRAMES, ylabel=RETURN, title=title) as axes:
+        for seed in seeds:
+            curve = evaluations(rows, seed)
+            axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=f"seed {seed}")
+        axes.set_ylim(bottom=0)
+
+
+def compared_curves(
+    curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]], title: str, path: Path
+) -> None:
+    """Mean return of each method's seeds against frames, with a band of one standard deviation."""
+    with picture(path, xlabel=FRAMES, ylabel=RETURN, title=title) as axes:
+        for name, seeds in curves.items():
+            frames = [frame for frame, _ in seeds[0]]
+            returns = np.array([[value for _, value in curve] for curve in seeds])
+            mean, std = returns.mean(axis=0), returns.std(axis=0)
+            (line,) = axes.plot(frames, mean, label=name)
+            axes.fill_between(frames, mean - std, mean + std, color=line.get_color(), alpha=0.15)
+        axes.set_ylim(bottom=0)
+
+
+def coverage_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
+    """Share of the next-state factor's directions that a batch reaches, against its size."""
+    labels = {"xlabel": "batch size N", "ylabel": "rank of the gradient over dim M"}
+    with picture(path, **labels, title="Directions one batch can train") as axes:
+        for method in dict.fromkeys(line["method"] for line in lines):
+            points = [
+                (line["batch_size"], line["rank"] / line["dimension"])
+                for line in lines
+                if line["method"] == method
+            ]
+            axes.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3, label=method)
+        axes.set_ylim(0, 1.05)

@@ -1,6 +1,7 @@
 """fastr train and fastr resume."""
 
 import contextlib
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -9,8 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from fastr.checkpoints import Checkpoint
 from fastr.commands.show import Flag, Run, print_json, print_table
 from fastr.config import TrainConfig, from_json, to_json
+from fastr.errors import UserError
+from fastr.runs import CONFIG, RunWriter, first_difference, provenance
+from fastr.summary import summary
 
 
 @dataclass(frozen=True)
@@ -27,14 +32,10 @@ class Train:
 
     def run(self) -> int:
         """Train from frame 0."""
-        from fastr.runs import RunWriter, provenance
-
         date = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{self.config.task.replace(':', '-')}-{self.config.method}-{date}"
         out = self.out or Path("runs") / name
-        check_possible(self.config)
-        config = {"train": to_json(self.config), "provenance": provenance() | device()}
-        with RunWriter.create(out, config) as writer:
+        with begun(self.config, out) as writer:
             return train_to_the_end(self.config, writer, None, self.track, as_json=self.json)
 
 
@@ -51,8 +52,6 @@ class Resume:
 
     def run(self) -> int:
         """Train from the newest sound checkpoint."""
-        from fastr.runs import RunWriter
-
         writer, checkpoint = RunWriter.resume(self.run_directory)
         with writer:
             config = from_json(writer.config["train"])
@@ -69,6 +68,41 @@ def check_possible(config: TrainConfig) -> None:
     check_fits(config, spec(config.task, config.frame_skip))
 
 
+def begun(config: TrainConfig, path: Path) -> RunWriter:
+    """A new run in this directory, if it can be."""
+    check_possible(config)
+    record = {"train": to_json(config), "provenance": provenance() | device()}
+    return RunWriter.create(path, record)
+
+
+def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]] | None:
+    """The rows of this run, trained to its end first; None if it was asked to stop on the way.
+
+    A run that an earlier call has begun goes on; one that it has finished is only read.
+    """
+    if (path / CONFIG).exists():
+        writer, checkpoint = RunWriter.resume(path)
+        if different := first_difference(writer.config["train"], as_stored(config)):
+            writer.close()
+            raise UserError(f"{path} holds another run: {different}; choose another --out.")
+    else:
+        writer, checkpoint = begun(config, path), None
+    with writer:
+        if not ended(config, writer):
+            train_and_draw(config, writer, checkpoint, ())
+        return writer.rows() if ended(config, writer) else None
+
+
+def as_stored(config: TrainConfig) -> Any:
+    """The configuration as a run's record has it."""
+    return json.loads(json.dumps(to_json(config)))
+
+
+def ended(config: TrainConfig, writer: RunWriter) -> bool:
+    """Whether the run's last checkpoint is at the end of its budget."""
+    return writer.last is not None and writer.last.frames >= config.frames
+
+
 def device() -> dict[str, Any]:
     """The accelerator, for the run's record."""
     import jax
@@ -76,29 +110,41 @@ def device() -> dict[str, Any]:
     return {"devices": [entry.device_kind for entry in jax.local_devices()]}
 
 
-def train_to_the_end(
-    config: TrainConfig, writer: Any, checkpoint: Any, track: tuple[str, ...], *, as_json: bool
-) -> int:
-    """Train with a live display, then say how it went and where everything lies."""
+def train_and_draw(
+    config: TrainConfig, writer: RunWriter, checkpoint: Checkpoint | None, track: tuple[str, ...]
+) -> None:
+    """Train with a live display, then leave the learning curve in the run directory."""
     from fastr.plots import learning_curve
     from fastr.progress import TrainingProgress
-    from fastr.summary import curve_csv, summary
+    from fastr.summary import curve_csv
     from fastr.track import trackers
     from fastr.train import train
 
     listeners = trackers(track, writer.path, writer.config)
     with TrainingProgress(config) as progress, stop_requests() as stopped:
         train(config, writer, checkpoint, listeners=(progress, *listeners), stopped=stopped)
+    title = f"{config.task}, {config.method}"
+    learning_curve(writer.rows(), config.seeds, title, writer.path / "curve.png")
+    (writer.path / "curve.csv").write_text(curve_csv(writer.rows(), config.seeds))
+
+
+def train_to_the_end(
+    config: TrainConfig,
+    writer: RunWriter,
+    checkpoint: Checkpoint | None,
+    track: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> int:
+    """Train, then say how it went and where everything lies."""
+    train_and_draw(config, writer, checkpoint, track)
     result = {
         "run": str(writer.path),
         "task": config.task,
         "method": config.method,
-        "finished": writer.last is not None and writer.last.frames >= config.frames,
+        "finished": ended(config, writer),
         **summary(writer.rows(), config.seeds),
     }
-    title = f"{config.task}, {config.method}"
-    learning_curve(writer.rows(), config.seeds, title, writer.path / "curve.png")
-    (writer.path / "curve.csv").write_text(curve_csv(writer.rows(), config.seeds))
     if not result["finished"]:
         print(f"fastr: stopped; go on with `fastr resume {writer.path}`.", file=sys.stderr)
     if as_json:
@@ -109,7 +155,7 @@ def train_to_the_end(
         for e in result["seeds"]
     ]
     means = (result["last_evaluation_return_mean"], result["last_10_evaluations_return_mean"])
-    print_table(f"{title}: return", columns, [*rows, ("mean", "", *means)])
+    print_table(f"{config.task}, {config.method}: return", columns, [*rows, ("mean", "", *means)])
     print(f"training took {result['seconds']:,.0f} s")
     print(f"run directory   {writer.path}")
     print(f"learning curve  {writer.path / 'curve.png'}")

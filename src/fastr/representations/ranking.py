@@ -81,6 +81,10 @@ class RankingConfig:
         """A fresh head that makes a scalar of a feature: critics and reward."""
         return FourierHead(self.feature_dim, self.fourier_dim, self.head_dim, key=key)
 
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Contrastive":
+        """Fresh networks for this environment."""
+        raise NotImplementedError
+
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)
         require(self, "blocks", "reward_weight", low=0)
