@@ -14,7 +14,7 @@ SOURCE = Path(fastr.__file__).parent
 # From the bottom up: a module may import those of earlier rows, and none of its own.
 LAYERS = [
     {"__init__", "errors", "spec", "summary", "runtime", "processes", "inplace"},
-    {"checks", "groups"},
+    {"checks", "groups", "shifts"},
     {"types", "envs", "checkpoints", "track", "plots"},
     {"networks", "optim", "moments", "replay", "pool", "runs", "anatomy"},
     {"representations.__init__", "representations.base", "representations.schedule"},

@@ -23,7 +23,8 @@ class TrainConfig:
 
     task: Annotated[str, tyro.conf.Positional]
     """DM Control Suite task (humanoid-walk), Gymnasium environment (gym:HalfCheetah-v5), or an
-    environment of your own (my_package:MyRobot-v0)."""
+    environment of your own (my_package:MyRobot-v0); with shifted actuators behind an @
+    (humanoid-walk@permutation:7+latency=2)."""
     method: Method
     """What to train: fastr (the paper's factorized representation), ctrl-sr (its joint one),
     diff-sr, sac, sac-2layer, td7, td3 (FaStR without a representation), or FaStR with another

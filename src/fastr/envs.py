@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float32, UInt8
 
+from fastr import shifts
 from fastr.errors import UserError, nearest
 from fastr.spec import EnvSpec
 
@@ -122,6 +123,9 @@ def tasks() -> tuple[str, ...]:
 
 def parse(task: str) -> SuiteTask | GymTask:
     """Which environment a name means; a Gymnasium name is not yet looked up."""
+    task, shifted = shifts.split(task)
+    if shifted is not None:
+        shifts.check(shifted)
     if ":" in task:
         name = task.removeprefix("gym:")
         if not _GYM_NAME.fullmatch(name):
@@ -148,8 +152,11 @@ def load(
     if frame_skip < 1:
         raise UserError(f"A frame skip of {frame_skip} is not possible: it must be 1 or more.")
     if isinstance(name, SuiteTask):
-        return _Suite(name, frame_skip, render_mode)
-    return _Gym(name, frame_skip, render_mode)
+        environment = _Suite(name, frame_skip, render_mode)
+    else:
+        environment = _Gym(name, frame_skip, render_mode)
+    _, shifted = shifts.split(task)
+    return environment if shifted is None else _Shifted(environment, shifted)
 
 
 def spec(task: str, frame_skip: int) -> EnvSpec:
@@ -335,6 +342,35 @@ class _Gym(_Simulator):
         rows = np.arange(height) * image.shape[0] // height
         columns = np.arange(width) * image.shape[1] // width
         return image[rows[:, None], columns].astype(np.uint8, copy=False)
+
+
+class _Shifted(Environment):
+    """An environment whose actuators are not what they were."""
+
+    def __init__(self, inner: Environment, text: str):
+        self._inner = inner
+        self._shifts = shifts.drawn(text, inner.spec.action_dim)
+        self.spec, self.episode_frames = inner.spec, inner.episode_frames
+
+    def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
+        for shift in self._shifts:
+            shift.begin()
+        return self._inner.reset(seed)
+
+    def step(self, action: Float32[np.ndarray, " action"]) -> Step:
+        for shift in self._shifts:
+            action = shift(action)
+        return self._inner.step(action)
+
+    def frame(self, height: int, width: int) -> UInt8[np.ndarray, "height width 3"]:
+        return self._inner.frame(height, width)
+
+    def robot(self) -> None:
+        # Its actuators no longer are the channels of an action.
+        return None
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 def _suite_env(name: SuiteTask, render_mode: str | None) -> Any:
