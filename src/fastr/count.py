@@ -156,6 +156,12 @@ def program_bytes() -> int:
     return 16 * 32 * 2**20 if jax.default_backend() == "gpu" else 0
 
 
+def kept_networks(config: TrainConfig) -> tuple[str, ...]:
+    """Names of the networks that this configuration never moves."""
+    names = {"state-factor": ("state_encoder",), "encoder": ("joint_encoder",)}
+    return names.get(getattr(config.agent, "keep", "nothing"), ())
+
+
 def info(config: TrainConfig, spec: EnvSpec) -> dict[str, Any]:
     """Everything `fastr info` reports."""
     networks = network_parameters(config, spec)
@@ -173,6 +179,7 @@ def info(config: TrainConfig, spec: EnvSpec) -> dict[str, Any]:
         "evaluations": config.evaluations,
         "parameters": networks,
         "parameters_total": sum(networks.values()),
+        "parameters_kept": sum(networks[name] for name in kept_networks(config)),
         "multiply_adds_per_update": multiply_adds(config, spec),
         "device_bytes_per_seed": memory,
         "seeds": seeds,

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
+from fastr.agents.spectral import Spectral
 from fastr.agents.td7 import TD7Config
 from fastr.inplace import InPlace
 from fastr.methods import AgentConfig
@@ -65,8 +66,19 @@ class Learner(eqx.Module):
 
     def observe(self, row: Float[Array, " row"], steps: Int[Array, ""]) -> "Learner":
         """With one more transition, after `steps` others."""
-        moments = self.moments.update(row[: self.spec.state_dim])
-        return replace(self, replay=self.replay.add(row, steps), moments=moments)
+        learner = replace(self, replay=self.replay.add(row, steps))
+        if getattr(self.config, "keep", "nothing") != "nothing":
+            # What is kept was learned on observations in these units.
+            return learner
+        return replace(learner, moments=self.moments.update(row[: self.spec.state_dim]))
+
+    def inherit(self, source: "Learner") -> "Learner":
+        """With what the configuration keeps taken from another learner."""
+        if not (isinstance(self.agent, Spectral) and isinstance(source.agent, Spectral)):
+            return self
+        if self.agent.config.keep == "nothing":
+            return self
+        return replace(self, agent=self.agent.inherit(source.agent), moments=source.moments)
 
     def explore(
         self, state: Float[Array, " state"], steps: Int[Array, ""], random_steps: int

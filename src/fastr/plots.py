@@ -38,7 +38,7 @@ def learning_curve(
         for seed in seeds:
             curve = evaluations(rows, seed)
             axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=f"seed {seed}")
-        axes.set_ylim(bottom=0)
+        from_zero(axes)
 
 
 def compared_curves(
@@ -52,18 +52,29 @@ def compared_curves(
             mean, std = returns.mean(axis=0), returns.std(axis=0)
             (line,) = axes.plot(frames, mean, label=name)
             axes.fill_between(frames, mean - std, mean + std, color=line.get_color(), alpha=0.15)
-        axes.set_ylim(bottom=0)
+        from_zero(axes)
 
 
 def coverage_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
     """Share of the next-state factor's directions that a batch reaches, against its size."""
-    labels = {"xlabel": "batch size N", "ylabel": "rank of the gradient over dim M"}
+    labels = {
+        "xlabel": "batch size N",
+        "ylabel": "directions over dim M\n(dashed: those with 99 % of the gradient)",
+    }
     with picture(path, **labels, title="Directions one batch can train") as axes:
         for method in dict.fromkeys(line["method"] for line in lines):
-            points = [
-                (line["batch_size"], line["rank"] / line["dimension"])
+            own = sorted(
+                (line["batch_size"], line["rank"], line["effective"], line["dimension"])
                 for line in lines
                 if line["method"] == method
-            ]
-            axes.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3, label=method)
+            )
+            sizes, rank, effective, dimension = np.array(own).T
+            (line,) = axes.plot(sizes, rank / dimension, marker="o", markersize=3, label=method)
+            axes.plot(sizes, effective / dimension, linestyle="--", color=line.get_color())
         axes.set_ylim(0, 1.05)
+
+
+def from_zero(axes: Any) -> None:
+    """Start the returns at zero, unless some are below."""
+    if axes.dataLim.y0 >= 0:
+        axes.set_ylim(bottom=0)

@@ -1,5 +1,6 @@
 """Twin Fourier critics and a deterministic actor on any spectral representation (Algorithm 1)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -17,6 +18,7 @@ from fastr.agents.deterministic import (
     smoothed,
 )
 from fastr.checks import require
+from fastr.errors import UserError
 from fastr.networks import MLP, Head
 from fastr.optim import Adam, Parameters, Trainable, polyak
 from fastr.representations.base import AbstractRepresentation
@@ -26,6 +28,7 @@ from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.low_rank import LowRankConfig
+from fastr.representations.ranking import Encoder
 from fastr.representations.tree import TreeConfig
 from fastr.representations.tucker import TuckerConfig
 from fastr.spec import EnvSpec
@@ -41,6 +44,27 @@ RepresentationConfig = (
     | LowRankConfig
     | TreeConfig
 )
+
+
+Keep = Literal["nothing", "state-factor", "encoder"]
+ENCODERS: dict[Keep, str] = {"state-factor": "state_encoder", "encoder": "encoder"}
+"""The network behind each part that can be kept."""
+
+
+def part_to_keep(representation: RepresentationConfig) -> Keep:
+    """The largest part that depends on the state (Sec. Modular Reuse)."""
+    if isinstance(representation, DiffusionConfig):
+        return "nothing"
+    return "encoder" if isinstance(representation, JointConfig) else "state-factor"
+
+
+def with_kept(
+    net: AbstractRepresentation, keep: Keep, change: Callable[[Encoder], Encoder]
+) -> AbstractRepresentation:
+    """The representation with its kept part changed."""
+    if keep == "nothing":
+        return net
+    return eqx.tree_at(lambda net: getattr(net, ENCODERS[keep]), net, replace_fn=change)
 
 
 @dataclass(frozen=True)
@@ -75,6 +99,10 @@ class SpectralConfig:
     target copy, or Algorithm 1's online one (docs/deviations.md)."""
     normalize_observations: bool = True
     """Scale observations by running statistics (App. Shared Training Protocol)."""
+    keep: Keep = "nothing"
+    """What of the representation never moves, together with the observation statistics: the
+    state factor phi_s, or a joint encoder as a whole (Sec. Modular Reuse). For what a run before
+    has learned; a fresh run keeps what it was initialised with."""
 
     @property
     def precision(self) -> str:
@@ -89,6 +117,11 @@ class SpectralConfig:
         require(self, "batch_size", "actor_dim", low=1)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
+        if self.keep not in ("nothing", part_to_keep(self.representation)):
+            raise UserError(
+                f"--keep {self.keep} is not possible with this representation; "
+                f"it can keep {part_to_keep(self.representation)}."
+            )
         rates = ("representation_learning_rate", "critic_learning_rate", "actor_learning_rate")
         require(self, *rates, low=0)
 
@@ -161,7 +194,9 @@ class Spectral(AbstractAgent):
         representation_key, target_key = jax.random.split(key)
         with jax.named_scope("representation"):
             representation, learned = self.representation.step(
-                lambda net: net.loss(batch, representation_key)
+                lambda net: with_kept(net, self.config.keep, jax.lax.stop_gradient).loss(
+                    batch, representation_key
+                )
             )
         with jax.named_scope("critic"):
             next_actions = self.target_actions(batch.next_state, target_key)
@@ -190,6 +225,23 @@ class Spectral(AbstractAgent):
             self, representation=representation, critics=critics, actor=actor, target=target
         )
         return agent, worst_error(values, td_target), learned | fitted | gained
+
+    def inherit(self, source: "Spectral") -> "Spectral":
+        """With what the configuration keeps taken from another agent, target copy included."""
+        keep, layout = self.config.keep, self.representation.layout
+        if keep == "nothing":
+            return self
+        kept = getattr(source.representation.net, ENCODERS[keep])
+        online, target = (
+            layout.pack(with_kept(net, keep, lambda _: kept))
+            for net in (self.representation.net, self.target_representation)
+        )
+        # The target starts at the online copy: the average of equals never moves.
+        return replace(
+            self,
+            representation=replace(self.representation, parameters=online),
+            target=replace(self.target, representation=target),
+        )
 
     @property
     def target_representation(self) -> AbstractRepresentation:

@@ -26,6 +26,9 @@ class Info:
         title = f"{result['task']}, {result['method']}, preset {result['preset']}"
         rows = [(name.replace("_", " "), f"{n:,}") for name, n in result["parameters"].items()]
         rows.append(("all online networks", f"{result['parameters_total']:,}"))
+        if kept := result["parameters_kept"]:
+            share = kept / result["parameters_total"]
+            rows.append(("of these kept fixed", f"{kept:,} ({share:.0%})"))
         print_table(title, ("network", "parameters"), rows)
         memory = result["device_bytes_per_seed"]
         facts = [
