@@ -31,7 +31,7 @@ LAYERS = [
     {"agents.sac", "agents.spectral", "agents.td3", "agents.td7"},
     {"methods"},
     {"learner", "config"},
-    {"policies", "count", "progress"},
+    {"arrays", "policies", "count", "progress"},
     {"coverage", "evaluate", "memory", "profile", "roofline"},
     {"bench"},
     {"train"},

@@ -51,6 +51,9 @@ class TrainConfig:
     """Frames between checkpoints; 0 keeps only the one at the end."""
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept."""
+    source: str = ""
+    """Directory of the run that what --keep names is taken from, seed by seed (Sec. Modular
+    Reuse)."""
 
     def __post_init__(self):
         counts = ("frames", "frame_skip", "eval_frames", "eval_episodes", "replay_capacity")
@@ -65,6 +68,8 @@ class TrainConfig:
                     f"--frame-skip {self.frame_skip}."
                 )
         self._check_seeds()
+        if self.source and getattr(self.agent, "keep", "nothing") == "nothing":
+            raise UserError(f"--source {self.source} without --keep: say what to take from it.")
 
     def _check_seeds(self) -> None:
         seeds = list(self.seeds)

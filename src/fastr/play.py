@@ -7,54 +7,22 @@ from pathlib import Path
 
 import imageio_ffmpeg
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fastr import envs
+from fastr.arrays import saved_cohort
 from fastr.checkpoints import Checkpoint
 from fastr.config import TrainConfig
-from fastr.errors import UserError
-from fastr.learner import Cohort, Engine
+from fastr.learner import Learner
 from fastr.policies import compiled, snapshots
-from fastr.spec import EnvSpec
-from fastr.train import REPLAY, leaf_name
 
 PICTURES_PER_SECOND = 25
 
 
 def trained_policies(config: TrainConfig, checkpoint: Checkpoint) -> list[list[np.ndarray]]:
     """The arrays of each seed's greedy policy at a checkpoint."""
-    arrays = checkpoint.arrays()
-    spec = saved_spec(arrays)
-    engine = Engine(config.agent, spec, config.seeds, capacity=1, random_steps=0)
-    shapes = jax.eval_shape(engine.init)
-    cohort: Cohort = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _array(arrays, leaf_name(path), leaf), shapes
-    )
-    return snapshots(engine.policies(cohort), len(config.seeds))
-
-
-def saved_spec(arrays: dict[str, np.ndarray]) -> EnvSpec:
-    """The environment's sizes as the run saw them; no simulator is loaded to ask."""
-    rows, states = arrays.get("pending_rows"), arrays.get("pending_states")
-    if rows is None or states is None or rows.ndim != 2 or states.ndim != 2:
-        raise UserError("The checkpoint does not hold the state of a training run.")
-    state_dim = states.shape[1]
-    action_dim = rows.shape[1] - 2 * state_dim - 2
-    if state_dim < 1 or action_dim < 1:
-        raise UserError("The checkpoint's transitions do not fit its states.")
-    return EnvSpec(state_dim, action_dim)
-
-
-def _array(
-    arrays: dict[str, np.ndarray], name: str, leaf: jax.ShapeDtypeStruct
-) -> jax.Array | np.ndarray:
-    """The saved array of this name; the replay, which policies do not need, stays empty."""
-    if name == REPLAY:
-        return jnp.zeros(leaf.shape, leaf.dtype)
-    if name not in arrays or arrays[name].shape != leaf.shape:
-        raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
-    return arrays[name]
+    cohort, _ = saved_cohort(config, checkpoint)
+    return snapshots(jax.vmap(Learner.policy)(cohort.learners), len(config.seeds))
 
 
 def film(

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from fastr.arrays import REPLAY, inherited, named_leaves, with_leaves
 from fastr.checkpoints import Checkpoint, Snapshot
 from fastr.config import TrainConfig
 from fastr.errors import RunError
@@ -82,6 +83,7 @@ class Trainer:
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Start at frame 0, or where the checkpoint was made."""
         if checkpoint is None:
+            self.cohort = inherited(self.cohort, self.config, self.pool.spec)
             self.states = self.pool.reset(self.host.episodes)
         else:
             self.restore(checkpoint)
@@ -301,27 +303,6 @@ class Trainer:
         if evaluating:
             self.host.evaluated -= 1
             self.start_evaluation((self.host.next_step - 1) * self.config.frame_skip)
-
-
-REPLAY = "learners.replay.rows"
-
-
-def named_leaves(cohort: Cohort) -> dict[str, jax.Array]:
-    """Every array of the cohort under its dotted path."""
-    paths, _ = jax.tree_util.tree_flatten_with_path(cohort)
-    return {leaf_name(path): leaf for path, leaf in paths}
-
-
-def leaf_name(path: tuple) -> str:
-    """A dotted path, as in learners.agent.critics.parameters."""
-    return jax.tree_util.keystr(path, simple=True, separator=".")
-
-
-def with_leaves(cohort: Cohort, arrays: dict[str, np.ndarray]) -> Cohort:
-    """The cohort with its arrays replaced by name, each placed where the old one was."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: jax.device_put(arrays[leaf_name(path)], leaf.sharding), cohort
-    )
 
 
 def train(

@@ -1,0 +1,105 @@
+"""All seeds of a run as named arrays, and back; what a new run inherits from an old one."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastr.checkpoints import Checkpoint
+from fastr.config import TrainConfig, from_json
+from fastr.errors import UserError
+from fastr.learner import Cohort, Engine, Learner
+from fastr.runs import RunDirectory
+from fastr.spec import EnvSpec
+
+REPLAY = "learners.replay.rows"
+
+
+def leaf_name(path: tuple) -> str:
+    """A dotted path, as in learners.agent.critics.parameters."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def named_leaves(cohort: Cohort) -> dict[str, jax.Array]:
+    """Every array of the cohort under its dotted path."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(cohort)
+    return {leaf_name(path): leaf for path, leaf in paths}
+
+
+def with_leaves(cohort: Cohort, arrays: dict[str, np.ndarray]) -> Cohort:
+    """The cohort with its arrays replaced by name, each placed where the old one was."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.device_put(arrays[leaf_name(path)], leaf.sharding), cohort
+    )
+
+
+def saved_cohort(config: TrainConfig, checkpoint: Checkpoint) -> tuple[Cohort, EnvSpec]:
+    """All seeds at a checkpoint, their replay left empty; and the environment's sizes."""
+    arrays = checkpoint.arrays()
+    spec = saved_spec(arrays)
+    engine = Engine(config.agent, spec, config.seeds, capacity=1, random_steps=0)
+    shapes = jax.eval_shape(engine.init)
+    cohort = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: _array(arrays, leaf_name(path), leaf), shapes
+    )
+    return cohort, spec
+
+
+def saved_spec(arrays: dict[str, np.ndarray]) -> EnvSpec:
+    """The environment's sizes as the run saw them; no simulator is loaded to ask."""
+    rows, states = arrays.get("pending_rows"), arrays.get("pending_states")
+    if rows is None or states is None or rows.ndim != 2 or states.ndim != 2:
+        raise UserError("The checkpoint does not hold the state of a training run.")
+    state_dim = states.shape[1]
+    action_dim = rows.shape[1] - 2 * state_dim - 2
+    if state_dim < 1 or action_dim < 1:
+        raise UserError("The checkpoint's transitions do not fit its states.")
+    return EnvSpec(state_dim, action_dim)
+
+
+def _array(
+    arrays: dict[str, np.ndarray], name: str, leaf: jax.ShapeDtypeStruct
+) -> jax.Array | np.ndarray:
+    """The saved array of this name; the replay, which nothing here needs, stays empty."""
+    if name == REPLAY:
+        return jnp.zeros(leaf.shape, leaf.dtype)
+    if name not in arrays or arrays[name].shape != leaf.shape:
+        raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
+    return arrays[name]
+
+
+def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:
+    """The cohort with what its configuration keeps taken from its source, seed by seed."""
+    if not config.source:
+        return cohort
+    source = RunDirectory.open(Path(config.source))
+    origin = from_json(source.config["train"])
+    check_heritage(config, origin)
+    old, body = saved_cohort(origin, source.latest())
+    if body != spec:
+        raise UserError(
+            f"{config.source} was trained on another body: it has {body.state_dim} observation "
+            f"entries and {body.action_dim} actuators, {config.task} has {spec.state_dim} and "
+            f"{spec.action_dim}."
+        )
+    chosen = np.asarray([origin.seeds.index(seed) for seed in config.seeds])
+    old = jax.tree.map(lambda leaf: leaf[chosen], old.learners)
+    moved = jax.jit(jax.vmap(Learner.inherit))(cohort.learners, old)
+    placed = jax.tree.map(
+        lambda new, was: jax.device_put(new, was.sharding), moved, cohort.learners
+    )
+    return Cohort(placed, cohort.steps, cohort.updates)
+
+
+def check_heritage(config: TrainConfig, origin: TrainConfig) -> None:
+    """Raise UserError unless a run of this configuration can inherit from that one."""
+    if config.method != origin.method:
+        raise UserError(
+            f"{config.source} was trained by {origin.method}, this run is by {config.method}: "
+            "only the same method has the same parts."
+        )
+    if missing := [seed for seed in config.seeds if seed not in origin.seeds]:
+        raise UserError(
+            f"{config.source} has no seed {missing[0]}; its seeds are {list(origin.seeds)}."
+        )
