@@ -20,9 +20,9 @@ class Explore:
 
     episodes: int = 4_000
     horizon: int = 6
-    bonus: float = 0.3
+    bonus: float = 1.0
     """beta: the width of the optimistic bonus in standard deviations of the regression."""
-    ridge: float = 1.0
+    ridge: float = 0.01
     """lambda: the regression's prior precision."""
     start: int = 0
     """The state every episode begins in."""

@@ -18,6 +18,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from fastr.theory.certificates import Class
+
 
 class Factored(NamedTuple):
     """Tables of phi_s, phi_a and m."""
@@ -48,6 +50,7 @@ class Descent:
 
     steps: int = 800
     rate: float = 0.05
+    starts: int = 2
     penalty: float = 1.0
     """Weight of |parameters|^2 / (2 n): bounded norms (App. Notation), and nothing at large n."""
 
@@ -70,18 +73,80 @@ def ranking_loss(
 
 @partial(jax.jit, static_argnames="descent")
 def descend(
-    start: Tables, shares: Float[Array, "fit state action next"], n: Float[Array, " fit"], descent: Descent
-) -> Tables:
-    """Adam with a falling rate, for many samples side by side."""
+    start: Tables,
+    shares: Float[Array, "fit state action next"],
+    n: Float[Array, " fit"],
+    descent: Descent,
+) -> tuple[Tables, Float[Array, " fit"]]:
+    """Adam with a falling rate, for many samples side by side: tables and their losses."""
     optimiser = optax.adam(optax.cosine_decay_schedule(descent.rate, descent.steps))
 
-    def one(tables: Tables, observed: Array, size: Array) -> Tables:
-        def step(carry, _):
+    def one(
+        tables: Tables, observed: Float[Array, "state action next"], size: Float[Array, ""]
+    ) -> tuple[Tables, Float[Array, ""]]:
+        decay = descent.penalty / size
+
+        def step(carry: tuple, _: None) -> tuple[tuple, None]:
             tables, state = carry
-            slope = jax.grad(ranking_loss)(tables, observed, descent.penalty / size)
+            slope = jax.grad(ranking_loss)(tables, observed, decay)
             change, state = optimiser.update(slope, state)
             return (optax.apply_updates(tables, change), state), None
 
-        return jax.lax.scan(step, (tables, optimiser.init(tables)), length=descent.steps)[0][0]
+        carry = (tables, optimiser.init(tables))
+        tables = jax.lax.scan(step, carry, length=descent.steps)[0][0]
+        return tables, ranking_loss(tables, observed, decay)
 
     return jax.vmap(one)(start, shares, n)
+
+
+class RankingFits(NamedTuple):
+    """Scores fitted by the ranking loss, one per sample."""
+
+    feature: Float[np.ndarray, "fit state action feature"]
+    target: Float[np.ndarray, "fit next feature"]
+    base: Float[np.ndarray, "fit next"]
+    """q: each sample's shares of next states."""
+
+    @property
+    def density(self) -> Float[np.ndarray, "fit state action next"]:
+        """The estimates of P(s'|s,a) against the uniform measure: q exp f / Z."""
+        score = np.einsum("isak,ixk->isax", self.feature, self.target)
+        weights = self.base[:, None, None] * np.exp(score - score.max(-1, keepdims=True))
+        return weights / weights.mean(-1, keepdims=True)
+
+
+def ranking_fits(
+    kind: Class,
+    shares: Float[np.ndarray, "fit state action next"],
+    n: Float[np.ndarray, " fit"],
+    features: int,
+    generator: np.random.Generator,
+    descent: Descent,
+) -> RankingFits:
+    """For each sample the best of several descents over one class."""
+    fits = len(shares)
+    start = _start(kind, descent.starts * fits, shares.shape[1:], features, generator)
+    copies = jnp.asarray(np.tile(shares, (descent.starts, 1, 1, 1)), jnp.float32)
+    sizes = jnp.asarray(np.tile(n, descent.starts), jnp.float32)
+    tables, losses = descend(start, copies, sizes, descent)
+    best = np.asarray(losses).reshape(descent.starts, fits).argmin(0) * fits + np.arange(fits)
+    feature, target = (np.asarray(part, float)[best] for part in (tables.feature, tables.target))
+    return RankingFits(feature, target, shares.sum((1, 2)))
+
+
+def _start(
+    kind: Class,
+    fits: int,
+    sizes: tuple[int, ...],
+    features: int,
+    generator: np.random.Generator,
+) -> Tables:
+    """Small random tables."""
+    states, actions, nexts = sizes
+
+    def table(*shape: int) -> Float[Array, "fit *size"]:
+        return jnp.asarray(0.5 * generator.normal(size=(fits, *shape, features)), jnp.float32)
+
+    if kind == "factored":
+        return Factored(table(states), table(actions), table(nexts))
+    return Joint(table(states, actions), table(nexts))

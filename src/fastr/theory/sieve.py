@@ -64,7 +64,8 @@ def sieve_risk(
     tried = []
     cells = finest
     while cells >= 1:
-        shares, held_out = (merged(part, dims, finest // cells) for part in (data.train, data.held_out))
+        parts = (data.train, data.held_out)
+        shares, held_out = (merged(part, dims, finest // cells) for part in parts)
         fitted = fit(kind, shares, truth.cp_terms, generator)
         tried.append((empirical_loss(fitted, held_out), cells, fitted))
         cells //= 2

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from fastr.theory.mdp import FiniteMDP
+from fastr.theory.mdp import CPMDP, FiniteMDP
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,28 @@ class Waves:
         kernel = self.tensor(*parts, cosines(self.next_waves, grid(points, self.next_waves)))
         return FiniteMDP(kernel / kernel.shape[2], self.psi(*parts) @ weight, discount)
 
+    def energy_density(self, points: int) -> Float[np.ndarray, "state action state"]:
+        """A density on the same midpoints whose *log* is these waves, up to log Z(s,a)."""
+        places = [grid(points, numbers) for numbers in self.numbers]
+        weights = np.exp(self.tensor(*map(cosines, self.numbers, places)))
+        return weights / weights.mean(-1, keepdims=True)
+
+    @property
+    def numbers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The wave vectors of states, actions and next states."""
+        return self.state_waves, self.action_waves, self.next_waves
+
+    def cp_model(
+        self, points: int, weight: Float[np.ndarray, " feature"], discount: float
+    ) -> CPMDP:
+        """The CP part alone on the same midpoints, as factors: equal to `table` at dial 0."""
+        states, actions = grid(points, self.state_waves), grid(points, self.action_waves)
+        kept = slice(self.cp_terms)
+        of_next = self.amplitudes[kept] * cosines(self.next_waves[kept], states)
+        parts = (cosines(self.state_waves[kept], states), cosines(self.action_waves[kept], actions))
+        left, right, target = (np.insert(part, 0, 1.0, axis=1) for part in (*parts, of_next))
+        return CPMDP(left, right, target / len(states), weight, discount)
+
     def factors(
         self, states: Float[np.ndarray, "s state"], actions: Float[np.ndarray, "a action"]
     ) -> tuple[Float[np.ndarray, "s term"], Float[np.ndarray, "a term"]]:
@@ -112,8 +134,7 @@ class Waves:
 
     def cell_means(self, cells: int) -> Float[np.ndarray, "s a s"]:
         """The density's mean over each cell of a grid with `cells` per axis, in closed form."""
-        waves = (self.state_waves, self.action_waves, self.next_waves)
-        return self.tensor(*(cell_cosines(numbers, cells) for numbers in waves))
+        return self.tensor(*(cell_cosines(numbers, cells) for numbers in self.numbers))
 
 
 def waves(state_dim: int, action_dim: int, *, terms: int = 3, dial: float = 0.0) -> Waves:
