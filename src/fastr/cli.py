@@ -16,6 +16,7 @@ runtime.configure()
 # These bring in JAX, which reads what runtime.configure has set.
 from fastr.commands.looking import Eval, Play  # noqa: E402
 from fastr.commands.sizing import Bench, Info  # noqa: E402
+from fastr.commands.theory import Theory  # noqa: E402
 from fastr.commands.training import Resume, Train  # noqa: E402
 from fastr.config import METHODS, Preset, TrainConfig, preset  # noqa: E402
 
@@ -28,6 +29,7 @@ fastr: factorized spectral representations for reinforcement learning
   fastr play RUN      film the learned policy     fastr play runs/gait --video gait.mp4
   fastr info TASK     sizes, work and memory      fastr info humanoid-walk --method ctrl-sr
   fastr bench TASK    time the update             fastr bench humanoid-walk --seeds 0 1 2
+  fastr theory        run the paper's claims      fastr theory separation --out pages/theory
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
@@ -59,12 +61,12 @@ def run(arguments: list[str]) -> int:
 def command(name: str, *arguments: str) -> Any:
     """The command of this name with its options."""
     on_tasks = {"train": Train, "info": Info, "bench": Bench}
-    on_runs = {"resume": Resume, "eval": Eval, "play": Play}
-    known = [*on_tasks, *on_runs]
+    others = {"resume": Resume, "eval": Eval, "play": Play, "theory": Theory}
+    known = [*on_tasks, *others]
     if name in on_tasks:
         return task_command(name, on_tasks[name], list(arguments))
-    if name in on_runs:
-        return parsed(name, on_runs[name], list(arguments))
+    if name in others:
+        return parsed(name, others[name], list(arguments))
     raise UserError(
         f"{name} is not a command of fastr.{nearest(name, known)} "
         f"The commands are {', '.join(known)}."

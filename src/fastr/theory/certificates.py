@@ -207,4 +207,3 @@ def of_task(name: str, feature_dim: int = 512) -> Problem:
     """The problem with a task's dimensions, the paper's feature size and all norms at 1."""
     states, actions = TASKS[name]
     return Problem(states, actions, feature_dim)
-

@@ -63,8 +63,8 @@ def policy_value(
     value = np.zeros((len(choices), len(everywhere)))
     for h in reversed(range(choices.shape[1])):
         chosen = choices[:, h]
-        moved = np.einsum("rsx,rx->rs", mdp.kernel[everywhere, chosen], value)
-        value = mdp.reward[everywhere, chosen] + moved
+        moved = mdp.kernel[everywhere, chosen] @ value[..., None]
+        value = mdp.reward[everywhere, chosen] + moved[..., 0]
     return value[:, start]
 
 
@@ -75,6 +75,7 @@ class _Regression:
         horizon = config.horizon
         runs, states, actions, size = features.shape
         self.rows = features.reshape(runs, states * actions, size)
+        self.columns = np.ascontiguousarray(self.rows.transpose(0, 2, 1))
         self.shape = (runs, states, actions)
         self.inverse = np.tile(np.eye(size) / config.ridge, (runs, horizon, 1, 1))
         self.landed = np.zeros((runs, horizon, size, states))
@@ -83,9 +84,8 @@ class _Regression:
 
     def estimate(self, h: int, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The regression's backup of a value at step h, and its standard deviation."""
-        pull = np.einsum("rks,rs->rk", self.landed[:, h], value) + self.gained[:, h]
-        weight = np.einsum("rkl,rl->rk", self.inverse[:, h], pull)
-        mean = np.einsum("rpk,rk->rp", self.rows, weight).reshape(self.shape)
+        pull = self.landed[:, h] @ value[..., None] + self.gained[:, h, :, None]
+        mean = (self.rows @ (self.inverse[:, h] @ pull)).reshape(self.shape)
         return mean, np.sqrt(np.maximum(self.spread[:, h], 0.0)).reshape(self.shape)
 
     def observe(self, pairs: np.ndarray, rewards: np.ndarray, nexts: np.ndarray) -> None:
@@ -94,10 +94,11 @@ class _Regression:
         seen = self.rows[runs, pairs]
         self.landed[runs, steps, :, nexts] += seen
         self.gained += seen * rewards[..., None]
-        turned = np.einsum("rhkl,rhl->rhk", self.inverse, seen)
+        turned = (self.inverse @ seen[..., None])[..., 0]
         size = 1.0 + np.einsum("rhk,rhk->rh", turned, seen)
         self.inverse -= turned[..., :, None] * (turned / size[..., None])[..., None, :]
-        self.spread -= np.square(turned @ self.rows.transpose(0, 2, 1)) / size[..., None]
+        scaled = turned / np.sqrt(size)[..., None]
+        self.spread -= np.square(scaled @ self.columns)
 
 
 def explore(

@@ -53,7 +53,7 @@ def fit(
     """The empirical minimiser over one class, the constant term given."""
     if kind == "joint":
         return joint_fit(shares, terms, 1.0)
-    return factored_fit(shares, terms, generator, offset=1.0, starts=2, sweeps=60)
+    return factored_fit(shares, terms, generator, offset=1.0, starts=3, sweeps=60)
 
 
 def sieve_risk(

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 _RIDGE = 1e-9
+_TRIAL = 20
 
 
 class Fit(NamedTuple):
@@ -63,46 +64,55 @@ def factored_fit(
     generator: np.random.Generator,
     *,
     offset: float = 0.0,
-    starts: int = 3,
+    starts: int = 10,
     sweeps: int = 200,
 ) -> Fit:
-    """The best of several descents over the factored class by alternating least squares.
+    """A minimiser over the factored class by alternating least squares.
 
-    The problem is not convex: this is a minimiser up to what other starts would find.
+    The problem is not convex: several short descents, the best of which is continued.
     """
-    fits = [
-        _alternate(shares, features, generator, offset=offset, sweeps=sweeps) for _ in range(starts)
+    shapes = [(size, features) for size in shares.shape]
+    trials = [
+        _alternate(shares, [generator.normal(size=shape) for shape in shapes], offset, _TRIAL)
+        for _ in range(starts)
     ]
-    return min(fits, key=lambda fit: empirical_loss(fit, shares))
+    best = min(trials, key=lambda trial: trial.loss)
+    state, action, target = _alternate(shares, best.factors, offset, sweeps).factors
+    return Fit(state[:, None] * action[None], target, offset)
+
+
+class _Descent(NamedTuple):
+    """Where alternating least squares came to."""
+
+    factors: list[Float[np.ndarray, "_ feature"]]
+    loss: float
 
 
 def _alternate(
     shares: Float[np.ndarray, "state action next"],
-    features: int,
-    generator: np.random.Generator,
-    *,
+    factors: list[Float[np.ndarray, "_ feature"]],
     offset: float,
     sweeps: int,
-) -> Fit:
+) -> _Descent:
     """One descent: each factor in turn is the least-squares solution given the other two."""
     seen = shares.sum(-1)
     nexts = shares.shape[2]
     excess = shares - seen[..., None] * offset / nexts
-    state, action, target = (generator.normal(size=(size, features)) for size in shares.shape)
-    last = np.inf
+    state, action, target = factors
+    last = loss = np.inf
     for _ in range(sweeps):
         projected, gram = excess @ target, target.T @ target / nexts
         state = _solve(_gram(seen, action) * gram, np.einsum("sak,ak->sk", projected, action))
         action = _solve(_gram(seen.T, state) * gram, np.einsum("sak,sk->ak", projected, state))
-        feature = (state[:, None] * action[None]).reshape(-1, features)
+        feature = (state[:, None] * action[None]).reshape(-1, state.shape[1])
         moments = feature.T @ (seen.reshape(-1, 1) * feature) / nexts
         pull = excess.reshape(-1, nexts).T @ feature
         target = _solve(moments[None].repeat(nexts, 0), pull)
-        loss = -np.vdot(pull, target)
+        loss = float(-np.vdot(pull, target))
         if last - loss <= 1e-10 * abs(loss):
             break
         last = loss
-    return Fit(state[:, None] * action[None], target, offset)
+    return _Descent([state, action, target], loss)
 
 
 def _gram(

@@ -120,9 +120,7 @@ def verdicts_on_cp(on_cp: dict[str, list[Linearity]]) -> list[Verdict]:
     ]
 
 
-def verdicts_off_cp(
-    errors: np.ndarray, residual: np.ndarray, allowed: np.ndarray
-) -> list[Verdict]:
+def verdicts_off_cp(errors: np.ndarray, residual: np.ndarray, allowed: np.ndarray) -> list[Verdict]:
     """The residual against what epsilon_CP allows, and its growth."""
     worst = float((residual / allowed).max())
     slope = interval(exponents(errors, residual))

@@ -53,7 +53,7 @@ class RatioStudy:
     states: int = 30
     actions: int = 20
     counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
-    descent: Descent = Descent(steps=1500, starts=3, penalty=0.0)
+    descent: Descent = Descent(steps=1500, rate=0.05, starts=4, penalty=0.0)
 
     def run(self, progress: Progress) -> Section:
         """Both families, all seeds."""
@@ -83,7 +83,7 @@ class RatioStudy:
         ranked = ranking_fits("factored", shares, n, features, generators[0], self.descent)
         rows = []
         for i, (model, generator) in enumerate(zip(models, generators, strict=True)):
-            spectral = factored_fit(shares[i], features, generator, starts=5, sweeps=500)
+            spectral = factored_fit(shares[i], features, generator, sweeps=500)
             learned = (ranked.feature[i], ranked.target[i], ranked.base[i])
             rows.append(self.of_model(model, spectral.feature, learned, generator))
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -185,7 +185,9 @@ def table(found: dict[str, Residuals], counts: tuple[int, ...]) -> Grid:
         for name, values in residuals.items()
     ]
     columns = ("MDP", "feature", *(f"{counts[i]} features" for i in shown))
-    return Grid("Bellman-linearity residual, mean over seeds and 95 % interval", columns, tuple(rows))
+    return Grid(
+        "Bellman-linearity residual, mean over seeds and 95 % interval", columns, tuple(rows)
+    )
 
 
 def plot(family: str, residuals: Residuals, counts: tuple[int, ...]) -> Plot:

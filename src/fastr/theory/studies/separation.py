@@ -49,8 +49,7 @@ class SeparationStudy:
     dials: tuple[float, ...] = (0.2, 0.3, 0.4, 0.5)
     shown: float = 0.3
     """The dial whose curves are drawn, one of `dials`."""
-    starts: int = 3
-    descent: Descent = Descent(steps=300)
+    descent: Descent = Descent()
     sieves: tuple[tuple[int, int, int], ...] = ((1, 1, 64), (2, 2, 8))
     """d_s, d_a and the finest resolution."""
     sieve_powers: tuple[tuple[float, float], ...] = ((3.5, 6.5), (3.5, 5.5))
@@ -124,9 +123,7 @@ class SeparationStudy:
             generator = np.random.default_rng(seed)
             for j, n in enumerate(self.n):
                 shares = draw(density, int(n), generator)
-                factored = factored_fit(
-                    shares, truth.cp_terms, generator, offset=1.0, starts=self.starts
-                )
+                factored = factored_fit(shares, truth.cp_terms, generator, offset=1.0)
                 found["factored"][i, j] = risk(factored.score, density)
                 found["joint"][i, j] = risk(joint_fit(shares, truth.cp_terms, 1.0).score, density)
         return found
