@@ -81,7 +81,7 @@ class Theory:
 
     def measured(self) -> list["Section"]:
         """The chosen parts' sections, with a bar on a terminal and lines elsewhere."""
-        from fastr.theory.catalogue import WEIGHTS, study
+        from fastr.theory.catalogue import STUDIES, WEIGHTS
 
         console = Console(file=sys.stderr)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -94,7 +94,7 @@ class Theory:
                 done = sum(WEIGHTS[section.name] for section in sections)
                 bar.update(task, description=name, completed=done)
                 report = share_of(bar, task, done, WEIGHTS[name])
-                sections.append(study(name, self.seeds).run(report))
+                sections.append(STUDIES[name](self.seeds).run(report))
         return sections
 
 

@@ -152,7 +152,7 @@ def log_rate_constant(problem: Problem, kind: Class) -> float:
 
 
 def deviation(problem: Problem, delta: float) -> float:
-    """2 (2 B_g + B_g^2) sqrt(2 log(1/delta)), the coefficient of n^(-1/2) in Eq. (finite-sample)."""
+    """2 (2 B_g + B_g^2) sqrt(2 log(1/delta)): over sqrt(n), the tail of Eq. (finite-sample)."""
     bound = problem.score_bound
     return 2.0 * (2.0 * bound + bound**2) * math.sqrt(2.0 * math.log(1.0 / delta))
 

@@ -45,7 +45,7 @@ def crossing(
     first: Float[np.ndarray, " point"],
     second: Float[np.ndarray, " point"],
 ) -> float:
-    """Where `second` falls below `first` for good, interpolated in logarithms; inf if it never does."""
+    """Where `second` falls below `first` for good, interpolated in logarithms; or infinity."""
     gap = np.log(second) - np.log(first)
     above = np.nonzero(gap > 0)[0]
     if len(above) == 0:

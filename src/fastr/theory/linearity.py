@@ -72,5 +72,5 @@ def policy_residual(
 
 def random_checks(model: CPMDP, policies: int, generator: np.random.Generator) -> list[Linearity]:
     """`linearity` for random policies."""
-    shape = model.mdp.reward.shape
-    return [linearity(model, random_policy(*shape, generator)) for _ in range(policies)]
+    states, actions = model.mdp.reward.shape
+    return [linearity(model, random_policy(states, actions, generator)) for _ in range(policies)]

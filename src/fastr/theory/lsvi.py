@@ -18,7 +18,7 @@ from fastr.theory.mdp import FiniteMDP
 class Explore:
     """An exploration run."""
 
-    episodes: int = 4_000
+    episodes: int = 3_000
     horizon: int = 6
     bonus: float = 1.0
     """beta: the width of the optimistic bonus in standard deviations of the regression."""
@@ -165,9 +165,10 @@ def misspecification(
     feature: Float[np.ndarray, "state action feature"],
     values: Float[np.ndarray, "value state"],
 ) -> float:
-    """eta of Definition "approximate Bellman linearity" for these V, Eq. (approx-bellman-linearity).
+    """eta of Definition "approximate Bellman linearity" for these V.
 
-    The largest over V of the smallest over w of max |r + gamma P V - psi^T w|: linear programs.
+    Eq. (approx-bellman-linearity): the largest over V of the smallest over w of
+    max |r + gamma P V - psi^T w|, by linear programs.
     """
     rows = feature.reshape(-1, feature.shape[-1])
     backups = mdp.reward[..., None] + mdp.discount * mdp.kernel @ values.T

@@ -30,7 +30,7 @@ class Factored(NamedTuple):
 
     @property
     def feature(self) -> Float[Array, "*batch state action feature"]:
-        """psi"""
+        """The product psi."""
         return self.state[..., :, None, :] * self.action[..., None, :, :]
 
 
@@ -126,7 +126,8 @@ def ranking_fits(
 ) -> RankingFits:
     """For each sample the best of several short descents over one class, continued."""
     fits, starts = len(shares), descent.starts
-    start = _start(kind, starts * fits, shares.shape[1:], features, generator)
+    _, states, actions, nexts = shares.shape
+    start = _start(kind, starts * fits, starts, (states, actions, nexts), features, generator)
     observed, sizes = jnp.asarray(shares, jnp.float32), jnp.asarray(n, jnp.float32)
     short = replace(descent, steps=descent.steps // 4)
     copies = jnp.tile(observed, (starts, 1, 1, 1))
@@ -140,21 +141,28 @@ def ranking_fits(
 def _start(
     kind: Class,
     fits: int,
-    sizes: tuple[int, ...],
+    starts: int,
+    sizes: tuple[int, int, int],
     features: int,
     generator: np.random.Generator,
 ) -> Tables:
-    """Small random tables; the first coordinate of the feature starts at one, that of m at zero.
+    """Small random tables, in every second of which the feature's first coordinate is one.
 
     With a constant coordinate m can hold the difference between q and the log ratio's own base;
     found from random numbers it comes in slowly.
     """
     states, actions, nexts = sizes
+    second = np.arange(fits) // (fits // starts) % 2 == 1
 
-    def table(*shape: int) -> Float[Array, "fit *size"]:
-        return jnp.asarray(0.5 * generator.normal(size=(fits, *shape, features)), jnp.float32)
+    def table(*shape: int) -> np.ndarray:
+        return 0.5 * generator.normal(size=(fits, *shape, features))
 
-    target = table(nexts).at[..., 0].set(0.0)
+    def with_one(*shape: int) -> Float[Array, "fit *size feature"]:
+        values = table(*shape)
+        values[second, ..., 0] = 1.0
+        return jnp.asarray(values, jnp.float32)
+
+    target = jnp.asarray(table(nexts), jnp.float32)
     if kind == "factored":
-        return Factored(*(table(size).at[..., 0].set(1.0) for size in (states, actions)), target)
-    return Joint(table(states, actions).at[..., 0].set(1.0), target)
+        return Factored(with_one(states), with_one(actions), target)
+    return Joint(with_one(states, actions), target)

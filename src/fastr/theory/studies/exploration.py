@@ -1,4 +1,4 @@
-"""The study of exploration: LSVI-UCB with the true, a learned factored and a learned joint feature."""
+"""The study of exploration: LSVI-UCB with the true feature and with learned ones."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,8 +26,9 @@ STATEMENT = (
     "order sqrt(T) plus T times eta, Eq. (misspecified-regret); and a factored feature reaches a "
     "small eta with fewer transitions.",
     "Measured: a chain of three regions, each opened by turning a dial near its own key; the "
-    "reward is at the far end. It is exactly CP with d = 9 on 15 states and 48 actions. Features of "
-    "the same d are learned by the L2 objective from n transitions with uniform (s,a), then frozen. "
+    "reward is at the far end. It is exactly CP with d = 9 on 15 states and 48 actions. Features "
+    "of the same d are learned by the L2 objective from n transitions with uniform (s,a), and "
+    "frozen. "
     "eta is computed by linear programs: max over (s,a), the best w, the worst V among those of "
     "LSVI-UCB's own dynamic program (or, against n, of the optimal one). The norm of w is not "
     "bounded. Regret is exact: each episode's policy is evaluated by backward induction.",
@@ -37,6 +38,7 @@ STATEMENT = (
 )
 BAND = (0.3, 0.6)
 """Fitted exponents of the regret that count as a square root, up to logarithms."""
+EXPLORE = Explore()
 FEATURES = ("true", "factored", "joint")
 LEARNED = FEATURES[1:]
 
@@ -60,10 +62,10 @@ class ExplorationStudy:
     """Sizes of the study."""
 
     seeds: tuple[int, ...]
-    config: Explore = Explore()
+    config: Explore = EXPLORE
     samples: tuple[int, ...] = (10_000, 100_000)
     """Transitions that the features of the regret curves are learned from."""
-    repeats: int = 2
+    repeats: int = 4
     """Runs per seed and feature, each with data of its own; their mean counts as one."""
     powers: tuple[float, ...] = (4.0, 4.5, 5.0, 5.5, 6.0, 6.5)
     first: int = 200

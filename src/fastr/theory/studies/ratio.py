@@ -1,4 +1,4 @@
-"""The study of density against log ratio: what is linear in psi, and what in its Fourier features."""
+"""The study of density against log ratio: what is linear in psi or in its Fourier features."""
 
 from dataclasses import dataclass
 
@@ -41,6 +41,9 @@ LABELS = {
     "best d": "best d features",
     "random": "random features",
 }
+DESCENT = Descent(steps=1500, rate=0.05, starts=4, penalty=0.0)
+FLOOR = 1e-5
+"""Below this a residual is drawn as this."""
 CP, ENERGY = "exact CP", "energy-based"
 Residuals = dict[str, Float[np.ndarray, "seed count"]]
 
@@ -53,7 +56,7 @@ class RatioStudy:
     states: int = 30
     actions: int = 20
     counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
-    descent: Descent = Descent(steps=1500, rate=0.05, starts=4, penalty=0.0)
+    descent: Descent = DESCENT
 
     def run(self, progress: Progress) -> Section:
         """Both families, all seeds."""
@@ -195,10 +198,8 @@ def plot(family: str, residuals: Residuals, counts: tuple[int, ...]) -> Plot:
     flat = {"l2", "ranking", "best d"}
     curves = []
     for color, (name, values) in enumerate(residuals.items()):
-        summary = interval(values)
-        low, high = np.maximum(summary.low, 1e-6).tolist(), summary.high.tolist()
         look = "dashed" if name in flat else "dotted" if name == "random" else "line"
-        mean = np.maximum(summary.mean, 1e-6).tolist()
+        mean, low, high = (np.maximum(part, FLOOR).tolist() for part in interval(values))
         curves.append(Curve(LABELS[name], counts, mean, low, high, look=look, color=color))
     return Plot(
         f"ratio-{family.split()[-1].lower()}",
