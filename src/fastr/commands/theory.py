@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -98,7 +99,7 @@ class Theory:
         return sections
 
 
-def share_of(bar: Progress, task: Any, done: float, weight: float):
+def share_of(bar: Progress, task: Any, done: int, weight: int) -> Callable[[float], None]:
     """Progress of one part as progress of the whole."""
     return lambda share: bar.update(task, completed=done + weight * share)
 

@@ -220,7 +220,7 @@ class ExplorationStudy:
     def regret_plot(self, found: dict[str, Regret]) -> Plot:
         """Regret against episodes."""
         shown = np.unique(np.geomspace(1, self.config.episodes, 60).astype(int)) - 1
-        episodes = (shown + 1).tolist()
+        episodes = (shown + 1.0).tolist()
         curves = []
         for i, (group, regret) in enumerate(found.items()):
             mean, low, high = (part.tolist() for part in log_interval(regret.curve[:, shown]))

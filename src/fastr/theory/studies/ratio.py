@@ -195,12 +195,12 @@ def table(found: dict[str, Residuals], counts: tuple[int, ...]) -> Grid:
 
 def plot(family: str, residuals: Residuals, counts: tuple[int, ...]) -> Plot:
     """Residuals against the number of Fourier features."""
-    flat = {"l2", "ranking", "best d"}
+    flat, x = {"l2", "ranking", "best d"}, [float(count) for count in counts]
     curves = []
     for color, (name, values) in enumerate(residuals.items()):
         look = "dashed" if name in flat else "dotted" if name == "random" else "line"
         mean, low, high = (np.maximum(part, FLOOR).tolist() for part in interval(values))
-        curves.append(Curve(LABELS[name], counts, mean, low, high, look=look, color=color))
+        curves.append(Curve(LABELS[name], x, mean, low, high, look=look, color=color))
     return Plot(
         f"ratio-{family.split()[-1].lower()}",
         f"{family} MDPs",
