@@ -12,6 +12,7 @@ from fastr.cli import run
 from fastr.commands.theory import NAMES
 from fastr.theory.catalogue import STUDIES, WEIGHTS
 from fastr.theory.certificates import Problem
+from fastr.theory.families import lock
 from fastr.theory.intervals import log_interval
 from fastr.theory.lsvi import Explore
 from fastr.theory.page import page_text
@@ -146,7 +147,7 @@ def test_exploration_reports_eta_and_regret():
         (0, 1),
         config=Explore(episodes=80),
         samples=(3_000,),
-        repeats=1,
+        repeats=2,
         powers=(4.0, 6.0),
         first=20,
     )
@@ -155,6 +156,20 @@ def test_exploration_reports_eta_and_regret():
     assert "2 sizes" in smaller.measured
     etas = {row[0]: float(row[-1].split()[0]) for row in section.grids[0].rows}
     assert etas["true"] < 1e-6 < etas["factored, n = 3,000"] < etas["joint, n = 3,000"]
+
+
+def test_repeats_of_a_seed_have_data_of_their_own(monkeypatch):
+    drawn = []
+    study = ExplorationStudy((0, 1), config=Explore(episodes=4), samples=(500,), repeats=2)
+    learned = ExplorationStudy.learned
+
+    def recorded(self, model, n, generator):
+        drawn.append(learned(self, model, n, generator)["joint"])
+        return {"factored": drawn[-1], "joint": drawn[-1]}
+
+    monkeypatch.setattr(ExplorationStudy, "learned", recorded)
+    study.regrets(lock(np.random.default_rng(0)))
+    assert len({feature.tobytes() for feature in drawn}) == 4
 
 
 def test_theory_writes_one_page_with_its_numbers(tmp_path, capsys):

@@ -31,7 +31,7 @@ class Theory:
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Parts to run (default: all)."""
     out: Path = Path("theory")
-    """Directory for index.html and the plots' numbers as CSV."""
+    """Directory for index.html, the plots' numbers as CSV, and all results as theory.json."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds; intervals are 95 % over these."""
     json: Flag = False

@@ -111,7 +111,11 @@ class ExplorationStudy:
 
     def regrets(self, model: CPMDP) -> dict[str, Regret]:
         """LSVI-UCB with every feature, all runs side by side."""
-        runs = [np.random.default_rng(seed) for seed in self.seeds for _ in range(self.repeats)]
+        runs = [
+            np.random.default_rng((seed, repeat))
+            for seed in self.seeds
+            for repeat in range(self.repeats)
+        ]
         features = {"true": [unit_features(model.feature)] * len(runs)}
         for n in self.samples:
             pairs = [self.learned(model, n, generator) for generator in runs]

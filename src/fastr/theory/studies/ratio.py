@@ -150,7 +150,7 @@ def verdicts(found: dict[str, Residuals], counts: tuple[int, ...]) -> list[Verdi
         ),
         Verdict(
             "Where the density is CP, psi of the ranking loss is a linear-MDP feature.",
-            f"residual {ranked_cp[1]}: the log of a CP density is not a CP product of d terms",
+            f"residual {ranked_cp[1]}",
             ranked_cp[0] < 0.01,
         ),
         Verdict(
