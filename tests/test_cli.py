@@ -34,6 +34,10 @@ WRONG = {
     "no run": (["resume", "nowhere"], ["nowhere", "not a run"]),
     "no run to evaluate": (["eval", "nowhere"], ["nowhere", "not a run"]),
     "no video": (["play", "nowhere"], ["--video"]),
+    "unknown part": (["theory", "seperation"], ["seperation", "separation"]),
+    "theory seed twice": (["theory", "--seeds", "1", "1"], ["--seeds", "different"]),
+    "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),
+    "theory option": (["theory", "--output", "here"], ["--output", "--out"]),
     "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "at least 1"]),
 }
 

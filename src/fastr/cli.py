@@ -17,6 +17,7 @@ runtime.configure()
 from fastr.commands.looking import Eval, Play  # noqa: E402
 from fastr.commands.sizing import Bench, Info  # noqa: E402
 from fastr.commands.structure import Ablation, Coverage  # noqa: E402
+from fastr.commands.theory import Theory  # noqa: E402
 from fastr.commands.training import Resume, Train  # noqa: E402
 from fastr.config import METHODS, Preset, grounded, on_this_device, preset  # noqa: E402
 
@@ -31,6 +32,7 @@ fastr: factorized spectral representations for reinforcement learning
   fastr bench TASK    time the update             fastr bench humanoid-walk --seeds 0 1 2
   fastr ablation TASK compare interactions        fastr ablation walker-walk --preset quick
   fastr coverage TASK what one batch can train    fastr coverage humanoid-walk
+  fastr theory        run the paper's claims      fastr theory separation --out pages/theory
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
@@ -68,6 +70,7 @@ def command(name: str, *arguments: str) -> Any:
         "play": Play,
         "ablation": Ablation,
         "coverage": Coverage,
+        "theory": Theory,
     }
     known = [*on_tasks, *others]
     if name in on_tasks:

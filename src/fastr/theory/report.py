@@ -1,0 +1,73 @@
+"""What a study says: a statement, verdicts with numbers, tables and plots."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Progress = Callable[[float], None]
+"""Takes the share of the work that is done, from 0 to 1."""
+Scale = Literal["linear", "log"]
+Look = Literal["line", "dashed", "dotted"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot; `low` and `high`, where given, are its interval over seeds."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    look: Look = "line"
+    color: int = 0
+    """The same number, the same color."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture and, beside it, its numbers as CSV under the same name."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...]
+    x_scale: Scale = "log"
+    y_scale: Scale = "log"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, what was measured, and whether the measurement agrees."""
+
+    claim: str
+    measured: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Section:
+    """One study's part of the page."""
+
+    name: str
+    title: str
+    statement: tuple[str, ...]
+    """Paragraphs: what is claimed, where the paper claims it, how it was measured."""
+    verdicts: tuple[Verdict, ...]
+    grids: tuple[Grid, ...] = ()
+    plots: tuple[Plot, ...] = ()
+
+
+def quiet(share: float) -> None:
+    """Progress that nobody watches."""
+    del share

@@ -1,0 +1,185 @@
+"""Covering numbers against brute force, certificates against numbers worked out by hand."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fastr.envs import spec
+from fastr.theory.certificates import (
+    TASKS,
+    Problem,
+    deviation,
+    log_certificate,
+    log_entropy,
+    log_rate_constant,
+    log_ratio,
+    log_scale,
+    log_sufficient_n,
+    of_task,
+)
+from fastr.theory.covering import covering_number, distances, factored_scores, product_bound
+
+# Cubes of side 1/sqrt(3) in three dimensions have diameter 1.
+UNIT = Problem(3, 3, feature_dim=1, side=1 / math.sqrt(3))
+
+
+def brute_force_cover(functions, radius):
+    near = distances(functions) <= radius
+    for size in range(1, len(functions) + 1):
+        for centres in itertools.combinations(range(len(functions)), size):
+            if near[:, list(centres)].any(1).all():
+                return size
+    raise AssertionError
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_covering_number_is_that_of_all_subsets(seed):
+    generator = np.random.default_rng(seed)
+    functions = generator.normal(size=(7, 3, 2))
+    for radius in (0.1, 1.0, 2.0, 3.0, 10.0):
+        assert covering_number(functions, radius) == brute_force_cover(functions, radius)
+
+
+def test_distances_by_hand():
+    functions = np.array([[[0.0, 0.0], [0.0, 0.0]], [[3.0, 4.0], [1.0, 0.0]]])
+    np.testing.assert_allclose(distances(functions), [[0.0, 5.0], [5.0, 0.0]])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_theorem_1_holds_on_small_classes(seed):
+    generator = np.random.default_rng(seed)
+    states, actions, nexts = (generator.normal(size=(4, size, 2)) for size in (3, 2, 3))
+    scores = factored_scores(states, actions, nexts)
+    assert scores.shape == (64, 18, 1)
+    for radius in (0.5, 2.0, 5.0, 10.0, 20.0, 40.0):
+        assert covering_number(scores, radius) <= product_bound(states, actions, nexts, radius)
+
+
+def test_scores_are_the_products():
+    generator = np.random.default_rng(0)
+    states, actions, nexts = (generator.normal(size=(2, size, 3)) for size in (2, 4, 5))
+    scores = factored_scores(states, actions, nexts).reshape(2, 2, 2, 2, 4, 5)
+    expected = sum(states[1, 0, k] * actions[0, 3, k] * nexts[1, 2, k] for k in range(3))
+    assert scores[1, 0, 1, 0, 3, 2] == pytest.approx(expected)
+
+
+def test_entropies_by_hand():
+    # Factored: three terms of 3 over epsilon, cubed. Joint: L sqrt(2) and diameter sqrt(2), so 4
+    # over epsilon to the sixth, and 2 over epsilon, cubed.
+    assert math.exp(log_entropy(UNIT, "factored", 0.5)) == pytest.approx(3 * 6**3)
+    assert math.exp(log_entropy(UNIT, "joint", 0.5)) == pytest.approx(8**6 + 4**3)
+
+
+def test_certificates_by_hand():
+    # A = 81: 8 (4 + 24 * 9) + 4 (4 + 24 sqrt(81 * 2^3)) = 1760 + 16 + 96 * 18 sqrt(2).
+    factored = 1776 + 96 * 18 * math.sqrt(2)
+    assert math.exp(log_rate_constant(UNIT, "factored")) == pytest.approx(factored)
+    # A = 4^6 + 2^3 = 4104: 8 (4 + 6 sqrt(4104)) + 4 (4 + 6 sqrt(4104 * 2^6)).
+    joint = 32 + 48 * math.sqrt(4104) + 16 + 24 * 8 * math.sqrt(4104)
+    assert math.exp(log_rate_constant(UNIT, "joint")) == pytest.approx(joint)
+    # 2 (2 + 1) sqrt(2 ln 20) = 6 * 2.4477...
+    assert deviation(UNIT, 0.05) == pytest.approx(14.6865, abs=1e-3)
+    at = math.exp(log_certificate(UNIT, "factored", math.log(1e9), 0.05, cp_error=0.25))
+    assert at == pytest.approx(0.25 + factored / 1e3 + 14.6865 / math.sqrt(1e9), rel=1e-6)
+    at = math.exp(log_certificate(UNIT, "joint", math.log(1e12), 0.05, cp_error=0.25))
+    assert at == pytest.approx(joint / 1e2 + 14.6865 / 1e6, rel=1e-6)
+
+
+def test_certificate_with_norms_above_one_by_hand():
+    """The paper's steps in plain numbers: B_phi = 2, B_m = 3, d_s = 4, d_a = 3, B_g = 12."""
+    problem = Problem(4, 3, 5, factor_norm=2.0, next_norm=3.0, lipschitz=0.5)
+    scale = 0.0
+    for size, shrink in ((4, 3 * 3 * 2), (3, 3 * 3 * 2), (4, 3 * 2**2)):
+        scale += 5 * (0.5 * math.sqrt(size) * shrink) ** size * 12 ** (4 - size)
+    of_scores = 4 * 12 + 24 * math.sqrt(scale) * 12 ** (1 - 4 / 2) / (4 - 2)
+    of_squares = 4 * 144 + 24 * math.sqrt(scale * 24**4) * 144 ** (1 - 4 / 2) / (4 - 2)
+    expected = 8 * of_scores + 4 * of_squares
+    assert math.exp(log_rate_constant(problem, "factored")) == pytest.approx(expected)
+
+
+def test_the_entropy_constant_covers_every_radius_of_the_lemma():
+    """A tau^-D is above the entropy's bound for all tau up to B_g, not only up to 1."""
+    problem = Problem(5, 3, factor_norm=1.5, next_norm=2.0)
+    for tau in np.geomspace(1e-3, problem.score_bound, 50):
+        bound = log_scale(problem, "factored") - 5 * math.log(tau)
+        assert log_entropy(problem, "factored", float(tau)) <= bound + 1e-9
+
+
+@pytest.mark.parametrize("kind", ["factored", "joint"])
+@pytest.mark.parametrize(
+    "larger",
+    [
+        {"state_dim": 6},
+        {"action_dim": 6},
+        {"feature_dim": 9},
+        {"factor_norm": 1.5},
+        {"next_norm": 1.5},
+        {"lipschitz": 1.5},
+        {"side": 1.5},
+        {"entropy_constant": 1.5},
+    ],
+)
+def test_certificates_grow_with_the_problem(kind, larger):
+    small = Problem(4, 3)
+    large = replace(small, **larger)
+    at = math.log(1e4)
+    assert log_certificate(small, kind, at, 0.05) < log_certificate(large, kind, at, 0.05)
+    assert log_sufficient_n(small, kind, 0.1, 0.05) < log_sufficient_n(large, kind, 0.1, 0.05)
+
+
+@pytest.mark.parametrize("kind", ["factored", "joint"])
+def test_certificates_fall_with_n_delta_and_epsilon(kind):
+    problem = Problem(4, 3)
+    by_n = [log_certificate(problem, kind, math.log(n), 0.05) for n in (1e2, 1e4, 1e8, 1e16)]
+    by_delta = [log_certificate(problem, kind, 5.0, delta) for delta in (0.001, 0.01, 0.1)]
+    by_epsilon = [log_sufficient_n(problem, kind, epsilon, 0.05) for epsilon in (0.01, 0.1, 0.5)]
+    for values in (by_n, by_delta, by_epsilon):
+        assert all(first > second for first, second in itertools.pairwise(values))
+
+
+def test_bias_raises_the_factored_certificate_only():
+    problem, at = Problem(4, 3), math.log(1e40)
+    plain = log_certificate(problem, "factored", at, 0.05)
+    biased = [log_certificate(problem, "factored", at, 0.05, e) for e in (1e-3, 1e-2)]
+    assert plain < biased[0] < biased[1]
+    joint = log_certificate(problem, "joint", at, 0.05)
+    assert log_certificate(problem, "joint", at, 0.05, 1e-2) == joint
+    assert log_sufficient_n(problem, "factored", 0.1, 0.05, 0.011) == math.inf
+    assert log_sufficient_n(problem, "factored", 0.2, 0.05, 0.011) < math.inf
+
+
+@pytest.mark.parametrize("kind", ["factored", "joint"])
+def test_sufficient_n_is_where_the_certificate_meets_the_target(kind):
+    log_n = log_sufficient_n(Problem(4, 3), kind, 0.3, 0.05)
+    assert math.exp(log_certificate(Problem(4, 3), kind, log_n, 0.025)) == pytest.approx(0.09)
+
+
+@pytest.mark.parametrize("dims", [(3, 1), (3, 3), (2, 5), (17, 6), (67, 21), (223, 38)])
+def test_the_ratio_of_sample_sizes_has_the_slope_of_proposition_2(dims):
+    problem = Problem(*dims)
+    low, high = 1e-9, 1e-8
+    rise = log_ratio(problem, high, 0.05) - log_ratio(problem, low, 0.05)
+    assert rise / math.log(high / low) == pytest.approx(-2 * min(dims), abs=1e-3)
+
+
+def test_below_three_dimensions_there_is_no_rate():
+    with pytest.raises(ValueError, match="D > 2"):
+        log_certificate(Problem(2, 2), "factored", 1.0, 0.05)
+
+
+def test_a_product_of_factors_can_need_the_stretched_lipschitz_constant():
+    """phi_s(s) = s and phi_a(a) = a near 1: the product's slope along (1, 1) is sqrt(2)."""
+    step = 1e-6
+    slope = (1.0 - (1.0 - step) ** 2) / (step * math.sqrt(2))
+    assert slope == pytest.approx(math.sqrt(2), rel=1e-5)
+    assert Problem(3, 3).joint_lipschitz == pytest.approx(slope, rel=1e-5)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_dimensions_are_those_of_the_tasks(task):
+    sizes = spec(task, 2)
+    assert TASKS[task] == (sizes.state_dim, sizes.action_dim)
+    assert of_task(task).dimension("joint") == sizes.state_dim + sizes.action_dim

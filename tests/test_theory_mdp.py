@@ -1,0 +1,180 @@
+"""Exact CP-MDPs: valid kernels, Q-linearity, and how far the dial leaves CP."""
+
+import numpy as np
+import pytest
+
+from fastr.theory.families import energy, lock, mixture
+from fastr.theory.linearity import linearity, norm_bound, policy_residual, random_checks
+from fastr.theory.mdp import random_policy
+from fastr.theory.sampling import population
+from fastr.theory.spectral_fit import factored_fit, joint_fit, risk
+from fastr.theory.waves import cell_cosines, cosines, frequencies, grid, waves
+
+SEEDS = (0, 1, 2)
+
+
+def models():
+    """Every family's kernel by name."""
+    yield from ((f"mixture {s}", mixture(9, 5, np.random.default_rng(s)).mdp) for s in SEEDS)
+    yield from ((f"energy {s}", energy(9, 5, np.random.default_rng(s)).mdp) for s in SEEDS)
+    yield from ((f"lock {s}", lock(np.random.default_rng(s)).mdp) for s in SEEDS)
+    for dims, points in (((1, 1), 16), ((2, 1), 5), ((3, 3), 3)):
+        for dial in (0.0, 0.2, 0.5):
+            weight = np.zeros(4)
+            yield f"waves {dims} {dial}", waves(*dims, dial=dial).table(points, weight, 0.9)
+
+
+MODELS = dict(models())
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_kernels_are_distributions(family):
+    mdp = MODELS[family]
+    assert mdp.kernel.min() >= 0.0
+    np.testing.assert_allclose(mdp.kernel.sum(-1), 1.0, rtol=0, atol=1e-12)
+
+
+def test_the_dial_has_its_range():
+    with pytest.raises(ValueError, match=r"dial is 0\.6"):
+        waves(1, 1, dial=0.6)
+
+
+def test_q_is_the_fixed_point_of_the_bellman_equation():
+    generator = np.random.default_rng(3)
+    mdp = energy(6, 4, generator).mdp
+    policy = random_policy(6, 4, generator)
+    q = np.zeros((6, 4))
+    for _ in range(400):
+        backed_up = np.zeros_like(q)
+        for s in range(6):
+            for a in range(4):
+                future = sum(
+                    mdp.kernel[s, a, t] * sum(policy[t, b] * q[t, b] for b in range(4))
+                    for t in range(6)
+                )
+                backed_up[s, a] = mdp.reward[s, a] + 0.9 * future
+        q = backed_up
+    np.testing.assert_allclose(mdp.q_function(policy), q, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["mixture", "waves"])
+def test_q_is_linear_and_the_norm_bound_holds_for_100_policies(family):
+    generator = np.random.default_rng(0)
+    if family == "mixture":
+        model = mixture(30, 12, generator, modes=4, outcomes=3)
+    else:
+        model = waves(2, 1).cp_model(5, generator.normal(size=4), 0.95)
+    checks = random_checks(model, 100, generator)
+    assert len(checks) == 100
+    assert max(check.residual for check in checks) < 1e-10
+    assert all(check.norm <= check.bound for check in checks)
+
+
+def test_the_norm_bound_by_hand():
+    model = mixture(7, 3, np.random.default_rng(1), discount=0.8)
+    mass = sum(np.sqrt(sum(m * m for m in row)) for row in model.next_factor)
+    largest = max(abs(r) for r in model.mdp.reward.ravel())
+    expected = np.sqrt(sum(w * w for w in model.reward_weight)) + 0.8 * mass * largest / 0.2
+    assert norm_bound(model) == pytest.approx(expected)
+    policy = random_policy(7, 3, np.random.default_rng(2))
+    assert linearity(model, policy).bound == pytest.approx(expected)
+
+
+def test_a_kernel_that_is_not_cp_is_not_linear():
+    model = mixture(10, 6, np.random.default_rng(0))
+    other = energy(10, 6, np.random.default_rng(0)).mdp
+    policy = random_policy(10, 6, np.random.default_rng(1))
+    residual, _ = policy_residual(other, model.feature, policy, 1.0)
+    assert residual > 1e-3
+
+
+@pytest.mark.parametrize("dial", [0.05, 0.3, 0.5])
+def test_off_cp_the_residual_stays_within_what_epsilon_allows(dial):
+    generator = np.random.default_rng(0)
+    truth = waves(1, 1, dial=dial)
+    mdp = truth.table(16, generator.normal(size=4), 0.9)
+    psi = truth.psi(*truth.factors(grid(16, truth.state_waves), grid(16, truth.action_waves)))
+    for _ in range(20):
+        policy = random_policy(16, 16, generator)
+        residual, allowed = policy_residual(mdp, psi, policy, truth.cp_error)
+        assert 0.0 < residual <= allowed
+
+
+def test_on_cp_table_and_model_are_the_same():
+    truth, weight = waves(2, 1), np.array([1.0, -2.0, 0.5, 3.0])
+    table, model = truth.table(5, weight, 0.9), truth.cp_model(5, weight, 0.9)
+    np.testing.assert_allclose(table.kernel, model.mdp.kernel, atol=1e-15)
+    np.testing.assert_allclose(table.reward, model.mdp.reward, atol=1e-12)
+    assert truth.cp_error == 0.0
+
+
+@pytest.mark.parametrize(("dims", "points"), [((1, 1), 16), ((3, 3), 3)])
+@pytest.mark.parametrize("dial", [0.1, 0.3, 0.5])
+def test_epsilon_cp_is_the_tail_of_the_unfolding(dims, points, dial):
+    """No CP product of d terms has a smaller error than the singular values of an unfolding."""
+    truth = waves(*dims, dial=dial)
+    density = truth.table(points, np.zeros(4), 0.9).density
+    unfolded = density.reshape(len(density), -1)
+    sizes = np.linalg.svd(unfolded, compute_uv=False) / np.sqrt(density.size)
+    assert truth.cp_error == pytest.approx(np.square(sizes[truth.feature_dim :]).sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("dial", [0.1, 0.4])
+def test_descent_finds_epsilon_cp_and_nothing_below_it(dial):
+    truth = waves(1, 1, dial=dial)
+    density = truth.table(12, np.zeros(4), 0.9).density
+    generator = np.random.default_rng(0)
+    fitted = factored_fit(population(density), 3, generator, offset=1.0)
+    error = risk(fitted.score, density)
+    assert error == pytest.approx(truth.cp_error, rel=1e-4)
+    assert error >= truth.cp_error * (1 - 1e-9)
+    assert risk(joint_fit(population(density), 3, 1.0).score, density) < 1e-20
+
+
+def test_wave_vectors_are_different_and_orthonormal():
+    numbers = frequencies(2, 8)
+    assert len({tuple(vector) for vector in numbers}) == 8
+    assert all(vector.any() for vector in numbers)
+    values = cosines(numbers, grid(40, numbers))
+    np.testing.assert_allclose(values.T @ values / len(values), np.eye(8), atol=1e-12)
+
+
+def test_cell_means_are_the_means_of_many_points():
+    numbers = np.array([[1, 0], [2, 3]])
+    fine = cosines(numbers, grid(400, numbers)).reshape(4, 100, 4, 100, 2).mean((1, 3))
+    np.testing.assert_allclose(cell_cosines(numbers, 4), fine.reshape(16, 2), atol=1e-4)
+
+
+def test_continuous_steps_follow_the_density():
+    truth, generator = waves(1, 1, dial=0.2), np.random.default_rng(0)
+    n = 40_000
+    states, actions = np.full((n, 1), 0.1), np.full((n, 1), 0.85)
+    landed = truth.step(states, actions, generator)
+    histogram = np.histogram(landed, bins=20, range=(0, 1))[0] / n
+    middles = ((np.arange(20) + 0.5) / 20)[:, None]
+    chance = truth.density(states[:20], actions[:20], middles) / 20
+    assert np.abs(histogram - chance).max() < 4.5 * np.sqrt(chance.max() / n)
+
+
+def test_rollouts_of_the_continuous_mdp_have_the_linear_value():
+    """The policy a = s; w from integrals by quadrature, returns from simulation."""
+    truth, discount = waves(1, 1), 0.8
+    weight = np.array([0.2, 1.0, -1.0, 0.5])
+    x = (np.arange(400)[:, None] + 0.5) / 400
+
+    def psi(states, actions):
+        products = cosines(truth.state_waves, states) * cosines(truth.action_waves, actions)
+        return np.insert(products[:, : truth.cp_terms], 0, 1.0, axis=1)
+
+    targets = truth.amplitudes[:3] * cosines(truth.next_waves[:3], x)
+    moments = np.insert(targets, 0, 1.0, axis=1).T @ psi(x, x) / len(x)
+    w = np.linalg.solve(np.eye(4) - discount * moments, weight)
+    n, generator = 20_000, np.random.default_rng(1)
+    states, actions = np.full((n, 1), 0.3), np.full((n, 1), 0.9)
+    expected = (psi(states[:1], actions[:1]) @ w)[0]
+    returns = np.zeros(n)
+    for t in range(50):
+        returns += discount**t * (psi(states, actions) @ weight)
+        states = truth.step(states, actions, generator)
+        actions = states
+    assert abs(returns.mean() - expected) < 4 * returns.std() / np.sqrt(n)

@@ -1,0 +1,218 @@
+"""The studies at small sizes, and `fastr theory` from the command line to its page."""
+
+import csv
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from fastr.cli import run
+from fastr.commands.theory import NAMES
+from fastr.theory.catalogue import STUDIES, WEIGHTS
+from fastr.theory.certificates import Problem
+from fastr.theory.families import lock
+from fastr.theory.intervals import log_interval
+from fastr.theory.lsvi import Explore
+from fastr.theory.page import page_text
+from fastr.theory.ranking_fit import Descent
+from fastr.theory.report import Section, Verdict, quiet
+from fastr.theory.studies.certificates import CertificateStudy, covering_ratios, limit_slope
+from fastr.theory.studies.exploration import ExplorationStudy
+from fastr.theory.studies.linearity import LinearityStudy
+from fastr.theory.studies.ratio import CP, ENERGY, RatioStudy, best_residual
+from fastr.theory.studies.separation import SeparationStudy
+
+
+def checked(section):
+    """The section, once its curves are drawable and its rows fit their columns."""
+    for plot in section.plots:
+        for curve in plot.curves:
+            assert len(curve.x) == len(curve.y)
+            assert len(curve.low) == len(curve.high) in (0, len(curve.x))
+            assert np.isfinite([*curve.x, *curve.y, *curve.low, *curve.high]).all()
+    for grid in section.grids:
+        assert all(len(row) == len(grid.columns) for row in grid.rows)
+    return section
+
+
+def test_every_name_is_a_study():
+    assert tuple(STUDIES) == NAMES == tuple(WEIGHTS)
+
+
+def test_linearity_holds_throughout():
+    shares = []
+    section = checked(LinearityStudy((0, 1), policies=10).run(shares.append))
+    assert all(verdict.holds for verdict in section.verdicts)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_density_and_log_ratio_differ():
+    study = RatioStudy(
+        (0, 1), states=12, actions=10, counts=(8, 80), descent=Descent(steps=300, starts=4)
+    )
+    section = checked(study.run(quiet))
+    rows = {row[:2]: [float(cell.split()[0]) for cell in row[2:]] for row in section.grids[0].rows}
+    spectral, ranked = "psi of the L2 objective", "psi of the ranking loss"
+    fourier = "Fourier features of the ranking psi"
+    assert rows[CP, spectral][-1] < 0.01 < rows[CP, ranked][-1]
+    assert rows[ENERGY, ranked][-1] > 0.3
+    assert rows[ENERGY, fourier][-1] < 0.3 * rows[ENERGY, ranked][-1]
+
+
+def test_no_feature_beats_the_best_of_its_size():
+    generator = np.random.default_rng(0)
+    kernel = generator.dirichlet(np.ones(6), size=(8, 5))
+    centred = (kernel - kernel.mean((0, 1))).reshape(40, 6)
+    best = best_residual(kernel, 2)
+    for _ in range(200):
+        basis = np.linalg.qr(centred @ generator.normal(size=(6, 2)))[0]
+        left = centred - basis @ (basis.T @ centred)
+        assert np.linalg.norm(left) / np.linalg.norm(centred) >= best
+    assert best_residual(kernel, 5) < 1e-12
+
+
+def test_certificates_say_that_they_are_vacuous():
+    section = checked(CertificateStudy((0,), classes=3).run(quiet))
+    vacuous = next(v for v in section.verdicts if "known without data" in v.claim)
+    assert not vacuous.holds
+    assert [v.holds for v in section.verdicts].count(False) == 1
+    assert len(section.grids[0].rows) == 10
+
+
+def test_covering_ratios_reach_but_do_not_pass_one():
+    ratios = covering_ratios(10, np.random.default_rng(0))
+    assert 0.0 < min(ratios) <= max(ratios) <= 1.0
+
+
+def test_limit_slope_is_of_the_smaller_dimension():
+    assert limit_slope(Problem(4, 9), 0.05) == pytest.approx(-8.0, abs=1e-3)
+
+
+SMALL = SeparationStudy(
+    (0, 1, 2, 3), dims=(2, 2), points=3, powers=(3.0, 4.0, 5.0, 6.0, 7.0), dials=(0.5,), shown=0.5
+)
+
+
+def test_the_factored_class_is_ahead_on_cp_and_overtaken_off_it():
+    on, off = (SMALL.spectral_errors(SMALL.truth(dial)) for dial in (0.0, 0.5))
+    of_factored, of_joint = (log_interval(on[kind]) for kind in ("factored", "joint"))
+    assert (of_factored.high < of_joint.low).all()
+    of_factored, of_joint = (log_interval(off[kind]) for kind in ("factored", "joint"))
+    assert of_factored.high[0] < of_joint.low[0]
+    assert of_joint.high[-1] < of_factored.low[-1]
+    assert of_factored.mean[-1] == pytest.approx(SMALL.truth(0.5).cp_error, rel=0.05)
+    measured = float(log_interval(SMALL.crossings(off)).mean)
+    assert abs(math.log(measured / SMALL.predicted_crossing(0.5))) < math.log(1.5)
+
+
+def test_errors_are_degrees_of_freedom_over_n():
+    assert SMALL.freedom == {"factored": 3 * 25, "joint": 3 * (81 + 9 - 3)}
+    errors = SMALL.spectral_errors(SMALL.truth(0.0))
+    for kind, count in SMALL.freedom.items():
+        assert (errors[kind] * SMALL.n)[:, 2:].mean() == pytest.approx(count, rel=0.15)
+
+
+def test_separation_with_both_objectives():
+    study = SeparationStudy(
+        (0, 1),
+        dims=(3, 2),
+        powers=(3.0, 5.5, 6.5, 8.0),
+        dials=(0.5,),
+        shown=0.5,
+        descent=Descent(steps=100, starts=2),
+        sieves=((1, 1, 8),),
+        sieve_powers=((3.5, 5.0),),
+    )
+    section = checked(study.run(quiet))
+    wrong_way = next(v for v in section.verdicts if "certificates' ordering" in v.claim)
+    assert not wrong_way.holds
+    errors = {row[:3]: [float(cell) for cell in row[3:]] for row in section.grids[0].rows}
+    for objective in ("L2", "ranking"):
+        factored, joint = (errors["dial 0.5", objective, kind] for kind in ("factored", "joint"))
+        assert factored[0] < joint[0]
+        assert factored[-1] > joint[-1]
+
+
+@pytest.mark.slow
+def test_the_whole_separation():
+    section = checked(SeparationStudy((0, 1)).run(quiet))
+    assert len(section.plots) == 4
+
+
+def test_exploration_reports_eta_and_regret():
+    study = ExplorationStudy(
+        (0, 1),
+        config=Explore(episodes=80),
+        samples=(3_000,),
+        repeats=2,
+        powers=(4.0, 6.0),
+        first=20,
+    )
+    section = checked(study.run(quiet))
+    smaller = next(v for v in section.verdicts if "smaller eta" in v.claim)
+    assert "2 sizes" in smaller.measured
+    etas = {row[0]: float(row[-1].split()[0]) for row in section.grids[0].rows}
+    assert etas["true"] < 1e-6 < etas["factored, n = 3,000"] < etas["joint, n = 3,000"]
+
+
+def test_repeats_of_a_seed_have_data_of_their_own(monkeypatch):
+    drawn = []
+    study = ExplorationStudy((0, 1), config=Explore(episodes=4), samples=(500,), repeats=2)
+    learned = ExplorationStudy.learned
+
+    def recorded(self, model, n, generator):
+        drawn.append(learned(self, model, n, generator)["joint"])
+        return {"factored": drawn[-1], "joint": drawn[-1]}
+
+    monkeypatch.setattr(ExplorationStudy, "learned", recorded)
+    study.regrets(lock(np.random.default_rng(0)))
+    assert len({feature.tobytes() for feature in drawn}) == 4
+
+
+def test_theory_writes_one_page_with_its_numbers(tmp_path, capsys):
+    out = tmp_path / "pages" / "theory"
+    arguments = ["theory", "certificates", "linearity", "--seeds", "0", "1", "--out", str(out)]
+    assert run([*arguments, "--json"]) == 0
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    assert [section["name"] for section in report["sections"]] == ["linearity", "certificates"]
+    assert "linearity" in said.err
+    page = (out / "index.html").read_text()
+    assert report["page"] == str(out / "index.html")
+    for section in report["sections"]:
+        for verdict in section["verdicts"]:
+            assert verdict["holds"] or "does not hold" in page
+        for plot in section["plots"]:
+            rows = list(csv.reader((out / f"{plot['name']}.csv").open()))
+            assert len(rows) == 1 + sum(len(curve["x"]) for curve in plot["curves"])
+            assert f"{plot['name']}.csv" in page
+    assert all(source.startswith("data:") for source in re.findall(r'src="([^"]*)"', page))
+    assert json.loads((out / "theory.json").read_text()) == report
+
+
+def test_theory_prints_each_claim(tmp_path, capsys):
+    assert run(["theory", "linearity", "--seeds", "3", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "holds" in said
+    assert "index.html" in said
+
+
+def test_theory_does_not_write_into_a_file(tmp_path, capsys):
+    file = tmp_path / "taken"
+    file.write_text("mine")
+    assert run(["theory", "linearity", "--out", str(file / "below")]) == 2
+    said = capsys.readouterr().err
+    assert "taken is a file" in said
+    assert said.count("\n") == 1
+    assert file.read_text() == "mine"
+
+
+def test_the_page_marks_what_does_not_hold_and_escapes_text():
+    verdicts = (Verdict("L <= 1 & more", "3 < 4", holds=True), Verdict("b", "c", holds=False))
+    page = page_text([Section("x", "T", ("a < b",), verdicts)], "fastr theory x")
+    assert "L &lt;= 1 &amp; more" in page
+    assert page.count("does not hold</td>") == 1
+    assert page.count(">holds</td>") == 1
