@@ -14,10 +14,12 @@ from fastr.errors import RunError, UserError, nearest
 runtime.configure()
 
 # These bring in JAX, which reads what runtime.configure has set.
+from fastr.commands.data import Collect, Misfit, MisfitFigure  # noqa: E402
 from fastr.commands.looking import Eval, Play  # noqa: E402
 from fastr.commands.sizing import Bench, Info  # noqa: E402
 from fastr.commands.training import Resume, Train  # noqa: E402
 from fastr.config import METHODS, Preset, TrainConfig, preset  # noqa: E402
+from fastr.misfit import config as misfit_config  # noqa: E402
 
 USAGE = """\
 fastr: factorized spectral representations for reinforcement learning
@@ -28,6 +30,8 @@ fastr: factorized spectral representations for reinforcement learning
   fastr play RUN      film the learned policy     fastr play runs/gait --video gait.mp4
   fastr info TASK     sizes, work and memory      fastr info humanoid-walk --method ctrl-sr
   fastr bench TASK    time the update             fastr bench humanoid-walk --seeds 0 1 2
+  fastr collect TASK  write transitions           fastr collect walker-walk --out walker-v0
+  fastr misfit DATA   does the factorization fit  fastr misfit walker-v0 --preset quick
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
@@ -60,11 +64,14 @@ def command(name: str, *arguments: str) -> Any:
     """The command of this name with its options."""
     on_tasks = {"train": Train, "info": Info, "bench": Bench}
     on_runs = {"resume": Resume, "eval": Eval, "play": Play}
-    known = [*on_tasks, *on_runs]
+    on_data = {"collect": Collect, "misfit-figure": MisfitFigure}
+    known = [*on_tasks, *on_runs, *on_data, "misfit"]
     if name in on_tasks:
         return task_command(name, on_tasks[name], list(arguments))
-    if name in on_runs:
-        return parsed(name, on_runs[name], list(arguments))
+    if name in on_runs | on_data:
+        return parsed(name, (on_runs | on_data)[name], list(arguments))
+    if name == "misfit":
+        return misfit_command(list(arguments))
     raise UserError(
         f"{name} is not a command of fastr.{nearest(name, known)} "
         f"The commands are {', '.join(known)}."
@@ -82,6 +89,17 @@ def task_command(
     if not options.config.task:
         raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
     return options
+
+
+def misfit_command(arguments: list[str]) -> Misfit:
+    """fastr misfit: the preset chooses the defaults of all other options."""
+    import jax
+
+    sizes = choice(arguments, "--preset", get_args(misfit_config.Preset), "paper")
+    config = misfit_config.preset(sizes)
+    if jax.default_backend() != "cpu":
+        config = replace(config, predictor=replace(config.predictor, precision="tf32"))
+    return parsed("misfit", Misfit, arguments, Misfit(config=config))
 
 
 def choice(arguments: list[str], option: str, known: tuple[str, ...], default: str) -> Any:

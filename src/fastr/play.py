@@ -24,6 +24,12 @@ PICTURES_PER_SECOND = 25
 
 def trained_policies(config: TrainConfig, checkpoint: Checkpoint) -> list[list[np.ndarray]]:
     """The arrays of each seed's greedy policy at a checkpoint."""
+    engine, cohort = trained_cohort(config, checkpoint)
+    return snapshots(engine.policies(cohort), len(config.seeds))
+
+
+def trained_cohort(config: TrainConfig, checkpoint: Checkpoint) -> tuple[Engine, Cohort]:
+    """All seeds as a checkpoint has them, with an empty replay; and their programs."""
     arrays = checkpoint.arrays()
     spec = saved_spec(arrays)
     engine = Engine(config.agent, spec, config.seeds, capacity=1, random_steps=0)
@@ -31,7 +37,7 @@ def trained_policies(config: TrainConfig, checkpoint: Checkpoint) -> list[list[n
     cohort: Cohort = jax.tree_util.tree_map_with_path(
         lambda path, leaf: _array(arrays, leaf_name(path), leaf), shapes
     )
-    return snapshots(engine.policies(cohort), len(config.seeds))
+    return engine, cohort
 
 
 def saved_spec(arrays: dict[str, np.ndarray]) -> EnvSpec:
