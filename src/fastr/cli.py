@@ -19,7 +19,7 @@ from fastr.commands.looking import Eval, Play  # noqa: E402
 from fastr.commands.sizing import Bench, Info  # noqa: E402
 from fastr.commands.training import Resume, Train  # noqa: E402
 from fastr.config import METHODS, Preset, TrainConfig, preset  # noqa: E402
-from fastr.misfit import config as misfit_config  # noqa: E402
+from fastr.misfit.config import preset as misfit_preset  # noqa: E402
 
 USAGE = """\
 fastr: factorized spectral representations for reinforcement learning
@@ -95,8 +95,8 @@ def misfit_command(arguments: list[str]) -> Misfit:
     """fastr misfit: the preset chooses the defaults of all other options."""
     import jax
 
-    sizes = choice(arguments, "--preset", get_args(misfit_config.Preset), "paper")
-    config = misfit_config.preset(sizes)
+    sizes = choice(arguments, "--preset", get_args(Preset), "paper")
+    config = misfit_preset(sizes)
     if jax.default_backend() != "cpu":
         config = replace(config, predictor=replace(config.predictor, precision="tf32"))
     return parsed("misfit", Misfit, arguments, Misfit(config=config))

@@ -13,11 +13,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "episode": ("episode", "episodes", "episode_id"),
 }
 """Each column by any one of these names."""
-LOW, HIGH = "action_low", "action_high"
+ACTION_LOW, ACTION_HIGH = "action_low", "action_high"
 """Optional: the bounds of each action coordinate."""
 
 
-def found(path: Path, present: Iterable[str]) -> dict[str, str]:
+def column_names(path: Path, present: Iterable[str]) -> dict[str, str]:
     """The name of each column in this file; UserError for the first that is missing or double."""
     present = set(present)
     chosen = {}

@@ -10,8 +10,8 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from fastr.datasets import columns
 from fastr.datasets.base import About, Chunk, Source, float32, numeric, reading
+from fastr.datasets.columns import ACTION_HIGH, ACTION_LOW, check_shapes, column_names
 from fastr.errors import UserError
 from fastr.spec import EnvSpec
 
@@ -33,15 +33,15 @@ class Npz(Source):
         self.path = path
         with reading(path), zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
-            self.columns = columns.found(path, names)
+            self.columns = column_names(path, names)
             self.headers = {name: checked_header(path, archive, name) for name in self.present()}
             bounds = bounds_of(path, archive, names)
         shapes = {column: self.headers[name].shape for column, name in self.columns.items()}
-        rows, state_dim, action_dim = columns.check_shapes(path, self.columns, shapes)
+        rows, state_dim, action_dim = check_shapes(path, self.columns, shapes)
         refuse_fractions(path, self.columns["episode"], self.headers[self.columns["episode"]])
         if bounds and {len(bounds[0]), len(bounds[1])} != {action_dim}:
             raise UserError(
-                f"{path}: {columns.LOW} and {columns.HIGH} must have {action_dim} numbers each, "
+                f"{path}: {ACTION_LOW} and {ACTION_HIGH} must have {action_dim} numbers each, "
                 "one per action coordinate."
             )
         self.about = About(path.stem, EnvSpec(state_dim, action_dim), rows, bounds)
@@ -105,12 +105,12 @@ def bounds_of(
     path: Path, archive: zipfile.ZipFile, names: list[str]
 ) -> tuple[list[float], list[float]] | None:
     """The action bounds, where the archive has them."""
-    present = [name for name in (columns.LOW, columns.HIGH) if name in names]
+    present = [name for name in (ACTION_LOW, ACTION_HIGH) if name in names]
     if not present:
         return None
     if len(present) == 1:
-        raise UserError(f"{path} has {present[0]} alone; give {columns.LOW} and {columns.HIGH}.")
-    low, high = (bound(path, archive, name) for name in (columns.LOW, columns.HIGH))
+        raise UserError(f"{path} has {present[0]} alone; give {ACTION_LOW} and {ACTION_HIGH}.")
+    low, high = (bound(path, archive, name) for name in (ACTION_LOW, ACTION_HIGH))
     return low, high
 
 

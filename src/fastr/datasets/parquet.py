@@ -8,8 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fastr.datasets import columns
 from fastr.datasets.base import About, Chunk, Source, float32, reading
+from fastr.datasets.columns import (
+    ACTION_HIGH,
+    ACTION_LOW,
+    NAMES,
+    check_shapes,
+    column_names,
+    numbered,
+)
 from fastr.errors import UserError
 from fastr.spec import EnvSpec
 
@@ -27,7 +34,7 @@ class Parquet(Source):
         self._wide = {column: wide_columns(schema.names, column) for column in VECTORS}
         lists = [name for name in schema.names if name]
         wide = [column for column, parts in self._wide.items() if parts]
-        self.columns = columns.found(path, [*lists, *wide])
+        self.columns = column_names(path, [*lists, *wide])
         for column, name in self.columns.items():
             refuse_other_types(path, schema, self._wide.get(column) or [name])
         rows = self._file.metadata.num_rows
@@ -35,7 +42,7 @@ class Parquet(Source):
             raise UserError(f"{path} is empty: it holds no transition.")
         widths = {column: self._width(column) for column in VECTORS}
         shapes = {column: (rows, width) for column, width in widths.items()} | {"episode": (rows,)}
-        _, state_dim, action_dim = columns.check_shapes(path, self.columns, shapes)
+        _, state_dim, action_dim = check_shapes(path, self.columns, shapes)
         bounds = declared_bounds(path, schema.metadata or {}, action_dim)
         self.about = About(path.stem, EnvSpec(state_dim, action_dim), rows, bounds)
 
@@ -118,10 +125,10 @@ def pyarrow(module: str) -> Any:
 
 def wide_columns(names: list[str], column: str) -> list[str]:
     """The numbered columns of a vector under any of its names, unless it is one of lists."""
-    if any(name in names for name in columns.NAMES[column]):
+    if any(name in names for name in NAMES[column]):
         return []
-    for prefix in columns.NAMES[column]:
-        if parts := columns.numbered(names, prefix):
+    for prefix in NAMES[column]:
+        if parts := numbered(names, prefix):
             return parts
     return []
 
@@ -132,7 +139,7 @@ def refuse_other_types(path: Path, schema: Any, names: list[str]) -> None:
     for name in names:
         kind = schema.field(name).type
         inner = kind.value_type if types.is_list(kind) or types.is_fixed_size_list(kind) else kind
-        whole = name in columns.NAMES["episode"]
+        whole = name in NAMES["episode"]
         allowed = (
             types.is_integer(kind)
             if whole
@@ -141,7 +148,7 @@ def refuse_other_types(path: Path, schema: Any, names: list[str]) -> None:
         if not allowed:
             wanted = "whole numbers" if whole else "numbers, or lists of numbers"
             raise UserError(f"{path}: column {name} holds {kind}; it must hold {wanted}.")
-        if not whole and name in sum(columns.NAMES.values(), ()) and inner is kind:
+        if not whole and name in sum(NAMES.values(), ()) and inner is kind:
             raise UserError(
                 f"{path}: column {name} holds one number per row; it must hold a list of numbers, "
                 f"or be spread over {name}_0, {name}_1 and so on."
@@ -159,11 +166,11 @@ def declared_bounds(
     path: Path, metadata: dict[bytes, bytes], action_dim: int
 ) -> tuple[list[float], list[float]] | None:
     """Action bounds from the file's key-value metadata, where it has them, as JSON lists."""
-    keys = [key for key in (columns.LOW, columns.HIGH) if key.encode() in metadata]
+    keys = [key for key in (ACTION_LOW, ACTION_HIGH) if key.encode() in metadata]
     if not keys:
         return None
     if len(keys) == 1:
-        raise UserError(f"{path} has {keys[0]} alone; give {columns.LOW} and {columns.HIGH}.")
+        raise UserError(f"{path} has {keys[0]} alone; give {ACTION_LOW} and {ACTION_HIGH}.")
     low, high = (bound(path, key, metadata[key.encode()], action_dim) for key in keys)
     return low, high
 

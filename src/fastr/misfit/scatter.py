@@ -28,8 +28,8 @@ TABLE_TASKS = (
 )
 """The ten tasks of the paper's Table 1."""
 EXTRA_TASKS = ("finger-spin", "hopper-hop", "fish-swim")
-"""Three more, ours: the paper's figure has 13 tasks from 2 to 38 action dimensions and does not name
-them. These have 2, 4 and 5, where Table 1 has none."""
+"""Three more, ours: the paper's figure has 13 tasks with 2 to 38 action dimensions and does not
+name them. These have 2, 4 and 5, where Table 1 has none."""
 FACTORED, JOINT = "fastr", "ctrl-sr"
 NUMBERS = ("value", "low", "high")
 
