@@ -104,16 +104,16 @@ class Program:
         self.config, self.spec = config.predictor, spec
         self.kind: Kind = kind
         self.seeds = jnp.asarray(config.seeds, jnp.int32)
-        self.start = jax.jit(self._start, static_argnums=0)
         self.train = jax.jit(self._train, donate_argnums=0)
-        self.held_out = jax.jit(self._held_out, static_argnums=4)
+        self.held_out = jax.jit(self._held_out)
         self.keep_better = jax.jit(self._keep_better, donate_argnums=0)
 
-    def _start(self, datasets: int) -> Trainable[Predictor]:
+    def start(self, datasets: int) -> Trainable[Predictor]:
         """Fresh predictors; a seed starts from the same parameters on every dataset."""
-        over_seeds = jax.vmap(self._fresh)(self.seeds)
+        # Not compiled as one program: that takes longer than the whole of it.
+        fresh = [self._fresh(seed) for seed in self.seeds]
         return jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf[None], (datasets, *leaf.shape)), over_seeds
+            lambda *leaves: jnp.array(np.stack([np.stack(leaves)] * datasets)), *fresh
         )
 
     def _fresh(self, seed: Int[Array, ""]) -> Trainable[Predictor]:
@@ -155,7 +155,7 @@ class Program:
         scales: Scales,
         rows: Float[Array, "dataset step batch packed"],
         first: Int[Array, ""],
-        purpose: int,
+        purpose: Int[Array, ""],
     ) -> Float[Array, "dataset seed step 2 batch"]:
         """Both losses of every row, with noise that is the same for all predictors and seeds."""
 
@@ -194,7 +194,9 @@ class Program:
         return jax.default_matmul_precision("float32" if exact else "tensorfloat32")
 
 
-def stream(seed: Int[Array, ""], purpose: int, index: Int[Array, ""] | int) -> Array:
+def stream(
+    seed: Int[Array, ""], purpose: Int[Array, ""] | int, index: Int[Array, ""] | int
+) -> Array:
     """The key of one seed for one purpose at one moment."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), index)
 
@@ -260,8 +262,8 @@ def training_order(
 
 
 def held_out_order(
-    parts: Sequence[Int[np.ndarray, " rows"]], batch_size: int, seed: int
-) -> Int[np.ndarray, "dataset rows"]:
+    parts: Sequence[Int[np.ndarray, " _"]], batch_size: int, seed: int
+) -> Int[np.ndarray, "dataset padded"]:
     """Every held-out row once, in a fixed order; the first ones again to fill the last batch."""
     padded = []
     for part in parts:
@@ -358,17 +360,22 @@ class Fit:
         return {kind: np.asarray(sums[kind]) / done for kind in KINDS}
 
     def validate(self, epoch: int, training: dict[Kind, np.ndarray]) -> None:
-        """Write down an epoch, and keep the parameters that rank the validation part best."""
+        """Write down an epoch, and select; what is untrained is written down alone."""
         parts = [prepared.split.validation for prepared in self.group]
         for number, kind in enumerate(KINDS):
             losses = self.held_out(kind, self.trainables[kind], parts, VALIDATION)
             means = np.stack([loss.mean(axis=-1) for loss in losses])
-            before = np.asarray(self.best[kind][1])
-            self.best[kind] = self.programs[kind].keep_better(
-                self.best[kind], self.trainables[kind].parameters, jnp.asarray(means[..., 0])
-            )
-            self.selected[number][means[..., 0] < before] = epoch
             self.record(kind, epoch, training[kind], means)
+            if epoch:
+                self.select(number, epoch, means[..., 0])
+
+    def select(self, number: int, epoch: int, losses: Float[np.ndarray, "dataset seed"]) -> None:
+        """Keep the parameters of each dataset and seed that rank the validation part best."""
+        kind = KINDS[number]
+        self.selected[number][losses < np.asarray(self.best[kind][1])] = epoch
+        self.best[kind] = self.programs[kind].keep_better(
+            self.best[kind], self.trainables[kind].parameters, jnp.asarray(losses)
+        )
 
     def record(self, kind: Kind, epoch: int, training: np.ndarray, means: np.ndarray) -> None:
         """One row per dataset and seed; RunError if a loss is no longer finite."""
@@ -393,7 +400,7 @@ class Fit:
                     }
                 )
 
-    def test(self) -> list[Float32[np.ndarray, "kind seed 2 test"]]:
+    def test(self) -> list[Float32[np.ndarray, "kind seed 2 _"]]:
         """Losses of every test row under the selected parameters, in the order of the split."""
         parts = [prepared.split.test for prepared in self.group]
         by_kind = []
@@ -407,9 +414,9 @@ class Fit:
         self,
         kind: Kind,
         trainables: Trainable[Predictor],
-        parts: Sequence[Int[np.ndarray, " rows"]],
+        parts: Sequence[Int[np.ndarray, " _"]],
         purpose: int,
-    ) -> list[Float32[np.ndarray, "seed 2 rows"]]:
+    ) -> list[Float32[np.ndarray, "seed 2 _"]]:
         """Both losses of these rows of each dataset, in the order given."""
         batch_size = self.config.predictor.batch_size
         orders = held_out_order(parts, batch_size, self.config.split_seed)

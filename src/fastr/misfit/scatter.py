@@ -124,12 +124,11 @@ def table_returns(path: Path) -> Returns:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             lines = csv.DictReader(file)
-            rows = list(lines)
+            rows, columns = list(lines), set(lines.fieldnames or ())
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from error
     except (ValueError, csv.Error) as error:
         raise UserError(f"{path} is not a CSV file ({error}).") from error
-    columns = set(lines.fieldnames or ())
     if {"task", "method", "mean"} <= columns:
         return {identity(row): number(path, i, row, "mean") for i, row in enumerate(rows)}
     if {"task", "method", "seed", "frames", "return"} <= columns:
