@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
+from fastr.cli import run
 from fastr.collect import from_replay
 from fastr.datasets import base
 from fastr.datasets.columns import NAMES, column_names, numbered
@@ -390,3 +391,44 @@ def test_numbered_columns_are_read_up_to_the_first_gap(indices, others):
     run = next(i for i in range(14) if i not in indices)
     names = {f"state_{i}" for i in indices} | others | {"state_00", "state_-1", "next_state_0"}
     assert numbered(names, "state") == [f"state_{i}" for i in range(run)]
+
+
+def test_a_tasks_random_transitions_are_collected(tmp_path, capsys):
+    out = tmp_path / "pendulum-v0"
+    arguments = ["collect", "gym:Pendulum-v1", "--frame-skip", "1", "--transitions", "450"]
+    assert run([*arguments, "--seeds", "3", "4", "--out", str(out), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["transitions"], result["episodes"]) == (450, 4)
+    store, found = loaded(out, tmp_path)
+    assert store.about.task == "gym:Pendulum-v1"
+    assert store.about.provenance["seeds"] == [3, 4]
+    assert np.bincount(found["episode"]).tolist() == [200, 200, 25, 25]
+    inside = found["episode"][1:] == found["episode"][:-1]
+    np.testing.assert_array_equal(found["state"][1:][inside], found["next_state"][:-1][inside])
+    assert run([*arguments, "--out", str(out)]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
+def test_a_trained_runs_policies_are_collected(tmp_path, capsys):
+    sizes = ["--feature-dim", "8", "--hidden-dim", "8", "--batch-size", "8", "--noise-levels", "1"]
+    budget = ["--frames", "300", "--random-frames", "250", "--eval-frames", "300"]
+    train = ["train", "gym:Pendulum-v1", "--preset", "quick", "--frame-skip", "1", *sizes, *budget]
+    path = tmp_path / "run"
+    assert run([*train, "--eval-episodes", "1", "--seeds", "0", "5", "--out", str(path)]) == 0
+    _, replay = loaded(path, tmp_path)
+    assert np.bincount(replay["episode"]).tolist() == [200, 100, 200, 100]
+    stores = {}
+    for policy in ("greedy", "exploring"):
+        out = tmp_path / f"{policy}-v0"
+        arguments = ["collect", str(path), "--policy", policy, "--transitions", "30"]
+        assert run([*arguments, "--seeds", "5", "--out", str(out)]) == 0
+        stores[policy] = loaded(out, tmp_path)
+        assert stores[policy][0].about.provenance["policy"] == policy
+    greedy, exploring = (stores[policy][1] for policy in ("greedy", "exploring"))
+    # The same fresh episode, and noise from the first action on.
+    np.testing.assert_array_equal(greedy["state"][0], exploring["state"][0])
+    assert not (replay["state"] == greedy["state"][0]).all(axis=1).any()
+    assert np.abs(greedy["action"][0] - exploring["action"][0]).max() > 1e-4
+    capsys.readouterr()
+    assert run(["collect", str(path), "--transitions", "9", "--out", str(tmp_path / "x")]) == 2
+    assert "written whole" in capsys.readouterr().err

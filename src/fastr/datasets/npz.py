@@ -4,9 +4,8 @@ import contextlib
 import math
 import zipfile
 from collections.abc import Iterator
-from io import BufferedIOBase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -70,7 +69,7 @@ class Npz(Source):
                 numbers = {column: float32(part) for column, part in parts.items()}
                 yield Chunk(**numbers, episode=episode, label="row", first=first)
 
-    def _read(self, column: str, file: BufferedIOBase, rows: int) -> np.ndarray:
+    def _read(self, column: str, file: Any, rows: int) -> np.ndarray:
         header = self.headers[self.columns[column]]
         size = rows * math.prod(header.shape[1:]) * header.dtype.itemsize
         content = file.read(size)
@@ -95,7 +94,7 @@ def checked_header(path: Path, archive: zipfile.ZipFile, name: str) -> Header:
     return Header(shape, dtype)
 
 
-def read_header(file: BufferedIOBase) -> tuple[tuple[int, ...], bool, np.dtype]:
+def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, Fortran order and type at the beginning of an array's file."""
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

@@ -113,9 +113,8 @@ def preset(name: Preset) -> MisfitConfig:
             fourier_targets=64,
             learning_rate=5e-4,
             batch_size=256,
-            epochs=10,
+            epochs=8,
         ),
-        seeds=(0, 1),
     )
 
 

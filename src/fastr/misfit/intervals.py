@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy import stats
 
 LEVEL = 0.95
 """Of every interval."""
@@ -32,7 +33,7 @@ def estimate(
     """The mean over rows and seeds, with bootstrap intervals.
 
     Whole episodes are drawn again, because the rows of one are not independent. Drawn seeds are
-    spread by sqrt(n / (n - 1)), without which the interval of few seeds would be too narrow.
+    spread further apart, without which the interval of few seeds would be too narrow.
     """
     sums, counts = by_episode(differences, episodes)
     seeds = len(differences)
@@ -44,20 +45,30 @@ def estimate(
         over_episodes[i] = over_both[i] = means.mean()
         if seeds > 1:
             again = means[generator.integers(seeds, size=seeds)].mean()
-            over_both[i] += np.sqrt(seeds / (seeds - 1)) * (again - means.mean())
+            over_both[i] += spread(seeds) * (again - means.mean())
     per_seed = sums.sum(axis=1) / counts.sum()
     ends = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
     low, high = np.percentile(over_both, ends)
     episodes_low, episodes_high = np.percentile(over_episodes, ends)
-    spread = float(per_seed.std(ddof=1)) if seeds > 1 else None
+    seeds_std = float(per_seed.std(ddof=1)) if seeds > 1 else None
     return Estimate(
         float(per_seed.mean()),
         float(low),
         float(high),
         float(episodes_low),
         float(episodes_high),
-        spread,
+        seeds_std,
     )
+
+
+def spread(seeds: int) -> float:
+    """What makes a bootstrap over few seeds as wide as Student's interval.
+
+    sqrt(n / (n - 1)) for the variance it leaves out, and Student's quantile over the normal one.
+    """
+    probability = (1 + LEVEL) / 2
+    quantile = stats.t.ppf(probability, seeds - 1) / stats.norm.ppf(probability)
+    return float(np.sqrt(seeds / (seeds - 1)) * quantile)
 
 
 def by_episode(

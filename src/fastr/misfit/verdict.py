@@ -182,8 +182,8 @@ def doubts(evidence: Evidence, nce_size: Size, moment_size: Size) -> list[str]:
     found = []
     if evidence.seeds < 3:
         found.append(
-            f"Only {evidence.seeds} training seed(s): the interval hardly knows how much training "
-            "itself varies; five are better."
+            f"Only {evidence.seeds} training seed(s): how much training itself varies is hardly "
+            "known; five are better."
         )
     if evidence.test_episodes < 10:
         found.append(
