@@ -410,7 +410,7 @@ def test_a_tasks_random_transitions_are_collected(tmp_path, capsys):
 
 
 def test_a_trained_runs_policies_are_collected(tmp_path, capsys):
-    sizes = ["--feature-dim", "8", "--hidden-dim", "8", "--batch-size", "8", "--noise-levels", "1"]
+    sizes = ["--method", "td3", "--hidden-dim", "8", "--batch-size", "8"]
     budget = ["--frames", "300", "--random-frames", "250", "--eval-frames", "300"]
     train = ["train", "gym:Pendulum-v1", "--preset", "quick", "--frame-skip", "1", *sizes, *budget]
     path = tmp_path / "run"

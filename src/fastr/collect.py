@@ -171,10 +171,11 @@ def played(
         arrived = pool.receive()
         states = arrived.state
         for i, recording in enumerate(under_way):
-            recording.add(actions[i], arrived.reward[i], arrived.next_state[i])
+            recording.add(actions[i], float(arrived.reward[i]), arrived.next_state[i])
             if arrived.over[i] or step == steps - 1:
                 reset_with = episode_seed(seeds[i], numbers[i], "train")
-                yield recording.episode(terminated=arrived.continues[i] == 0.0, seed=reset_with)
+                terminated = bool(arrived.continues[i] == 0.0)
+                yield recording.episode(terminated=terminated, seed=reset_with)
                 under_way[i] = Recording(states[i])
                 numbers[i] += 1
 
@@ -195,7 +196,7 @@ class Recording:
         """All so far."""
         arrays = (self.observations, self.actions, self.rewards)
         observations, actions, rewards = (np.array(array, np.float32) for array in arrays)
-        return Episode(observations, actions, rewards, bool(terminated), seed)
+        return Episode(observations, actions, rewards, terminated, seed)
 
 
 def described(facts: dict[str, Any]) -> dict[str, Any]:
