@@ -17,7 +17,7 @@ from fastr.datasets.base import About
 from fastr.errors import UserError
 from fastr.misfit import fit
 from fastr.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
-from fastr.misfit.diagnose import diagnose
+from fastr.misfit.diagnose import diagnose, opened
 from fastr.misfit.intervals import Estimate, estimate
 from fastr.misfit.predictors import Predictor, scales_of
 from fastr.misfit.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points, returns_of
@@ -378,6 +378,7 @@ BAD = {
     "one episode": (["one.npz"], "one"),
     "too small": (["small.npz"], "--batch-size"),
     "nan": (["nan.npz"], "column state, row 3"),
+    "twice": (["small.npz", "./small.npz"], "twice"),
     "no seeds": (["small.npz", "--seeds"], "--seeds"),
     "same seed": (["small.npz", "--seeds", "1", "1"], "--seeds"),
     "no epochs": (["small.npz", "--epochs", "0"], "--epochs"),
@@ -402,6 +403,16 @@ def test_bad_input_ends_before_training(arguments, named, tmp_path, monkeypatch,
     assert len(sentences) == 1
     assert named in sentences[0]
     assert not Path("out").exists() or not list(Path("out").iterdir())
+
+
+def test_datasets_of_one_name_go_by_their_paths(tmp_path):
+    paths = [tmp_path / folder / "log.npz" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        write_npz(path, walk())
+    other = write_npz(tmp_path / "other.npz", walk())
+    found = [source.about.name for source in opened([str(path) for path in (*paths, other)])]
+    assert found == [str(paths[0]), str(paths[1]), "other"]
 
 
 def entry_of(name, task, action_dim=6):
@@ -436,7 +447,7 @@ def test_the_figure_joins_reports_with_returns(tmp_path, capsys):
     assert "dog-run" in missing(found)[0]
     arguments = ["misfit-figure", str(tmp_path), "--returns", str(table), str(curves)]
     assert run([*arguments, "--out", str(tmp_path / "figure.png")]) == 0
-    assert "2 markers" in capsys.readouterr().out
+    assert "2 marker(s)" in capsys.readouterr().out
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     assert (tmp_path / "figure.csv").read_text().splitlines()[1].startswith("walker-walk,a,6,0.1")
 

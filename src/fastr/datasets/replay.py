@@ -48,6 +48,7 @@ class RunReplay(Source):
                 "method": train.get("method"),
                 "frame_skip": train.get("frame_skip"),
                 "frames": self.checkpoint.frames,
+                "skipped_checkpoints": list(self.checkpoint.skipped),
                 "run_provenance": run.config["provenance"],
             },
         )

@@ -6,6 +6,7 @@ Everything that can be wrong with the data is found before any training.
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from fastr.datasets.base import Source, require_bounds
 from fastr.datasets.opening import open_source
 from fastr.datasets.store import Store, spool
+from fastr.errors import UserError
 from fastr.misfit.config import MisfitConfig, to_json
 from fastr.misfit.fit import Fitted, Prepared, fit, groups, prepare, updates_of
 from fastr.misfit.report import Protocol, Tested, summarized, write
@@ -24,7 +26,7 @@ from fastr.runs import json_value, provenance, write_errors
 def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str, Any]:
     """The report on these datasets; all its files lie in the directory `out` afterwards."""
     begun = time.monotonic()
-    sources = [open_source(name) for name in names]
+    sources = opened(names)
     if config.action_scale == "bounds":
         for source in sources:
             require_bounds(source)
@@ -55,6 +57,19 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
     with write_errors(out):
         write(out, report, tested, protocol)
     return report
+
+
+def opened(names: Sequence[str]) -> list[Source]:
+    """All datasets, each under a name of its own."""
+    sources = [open_source(name) for name in names]
+    paths = [source.path.resolve() for source in sources]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise UserError(f"{twice[0]} is given twice; give each dataset once.")
+    short = [source.about.name for source in sources]
+    for source in sources:
+        if short.count(source.about.name) > 1:
+            source.about = replace(source.about, name=str(source.path))
+    return sources
 
 
 def read(source: Source, path: Path, config: MisfitConfig) -> Store:
