@@ -25,7 +25,7 @@ from fastr.runs import json_value, provenance, write_errors
 
 def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str, Any]:
     """The report on these datasets; all its files lie in the directory `out` afterwards."""
-    begun = time.monotonic()
+    begun, origin = time.monotonic(), provenance()
     sources = opened(names)
     if config.action_scale == "bounds":
         for source in sources:
@@ -50,7 +50,7 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
     report = {
         "config": to_json(config),
         "datasets": [summarized(one, protocol) for one in tested],
-        "provenance": provenance(),
+        "provenance": origin,
         "seconds": round(time.monotonic() - begun, 3),
     }
     report = json_value(report)
