@@ -31,6 +31,22 @@ WRONG = {
         ["train", "walker-walk", "--seeds", *map(str, range(5_000)), "--frames", "100000000"],
         ["5000 seed(s)", "MiB", "at most", "--replay-capacity"],
     ),
+    "no out": (["collect", "walker-walk"], ["--out"]),
+    "nothing to collect": (
+        ["collect", "walker-wlak", "--out", "data"],
+        ["walker-wlak", "walker-walk"],
+    ),
+    "no policy": (
+        ["collect", "walker-walk", "--policy", "greedy", "--out", "data"],
+        ["--policy greedy", "walker-walk"],
+    ),
+    "no transitions": (
+        ["collect", "walker-walk", "--transitions", "0", "--out", "data"],
+        ["--transitions", "at least 1"],
+    ),
+    "no dataset": (["misfit"], ["DATASET"]),
+    "no such dataset": (["misfit", "nowhere"], ["nowhere"]),
+    "no reports": (["misfit-figure", "nowhere", "--returns", "nothing.csv"], ["nothing.csv"]),
     "no run": (["resume", "nowhere"], ["nowhere", "not a run"]),
     "no run to evaluate": (["eval", "nowhere"], ["nowhere", "not a run"]),
     "no video": (["play", "nowhere"], ["--video"]),
@@ -137,7 +153,7 @@ def test_help_without_arguments_lists_the_commands():
     shown = subprocess.run(
         [sys.executable, "-m", "fastr.cli", "--help"], capture_output=True, text=True, check=True
     )
-    for name in ("train", "resume", "eval", "play", "info", "bench"):
+    for name in ("train", "resume", "eval", "play", "info", "bench", "collect", "misfit"):
         assert f"fastr {name}" in shown.stdout
 
 

@@ -15,8 +15,13 @@ SOURCE = Path(fastr.__file__).parent
 LAYERS = [
     {"__init__", "errors", "spec", "summary", "runtime", "processes", "inplace"},
     {"checks", "groups", "shifts"},
-    {"types", "envs", "checkpoints", "track", "plots"},
+    {"datasets.__init__", "datasets.columns", "misfit.__init__", "misfit.splits"},
+    {"types", "envs", "checkpoints", "track", "plots", "datasets.base", "misfit.intervals"},
     {"networks", "optim", "moments", "replay", "pool", "runs", "anatomy"},
+    {"datasets.minari", "datasets.npz"},
+    {"datasets.parquet", "datasets.replay", "datasets.store", "misfit.verdict"},
+    {"datasets.opening", "misfit.report"},
+    {"misfit.scatter"},
     {"representations.__init__", "representations.base", "representations.schedule"},
     {"agents.__init__", "agents.base", "agents.critics"},
     {"agents.deterministic", "representations.ranking"},
@@ -30,12 +35,14 @@ LAYERS = [
     {"representations.low_rank", "representations.tree"},
     {"agents.sac", "agents.spectral", "agents.td3", "agents.td7"},
     {"methods"},
-    {"learner", "config"},
-    {"arrays", "policies", "count", "progress"},
-    {"coverage", "evaluate", "memory", "profile", "roofline"},
+    {"learner", "config", "misfit.config"},
+    {"misfit.predictors"},
+    {"arrays", "policies", "count", "progress", "misfit.fit"},
+    {"coverage", "evaluate", "memory", "profile", "roofline", "misfit.diagnose"},
     {"bench"},
     {"train"},
     {"play"},
+    {"collect"},
     {
         "theory.__init__",
         "theory.studies.__init__",
@@ -66,7 +73,7 @@ LAYERS = [
     {"theory.catalogue"},
     {"commands.__init__", "commands.show"},
     {"commands.looking", "commands.sizing", "commands.theory", "commands.training"},
-    {"commands.structure"},
+    {"commands.data", "commands.structure"},
     {"cli"},
     {"demo"},
 ]
@@ -98,7 +105,11 @@ def test_imports_only_point_down():
             assert RANK[other] < RANK[name], f"{name} imports {other}"
 
 
-@pytest.mark.parametrize("module", ["envs", "pool", "runs", "summary", "plots", "evaluate"])
+LIGHT = ["envs", "pool", "runs", "summary", "plots", "evaluate"]
+LIGHT += ["datasets.opening", "datasets.store", "misfit.report", "misfit.scatter"]
+
+
+@pytest.mark.parametrize("module", LIGHT)
 def test_light_modules_do_not_load_jax(module):
     code = f"import fastr.{module}, sys; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

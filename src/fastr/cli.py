@@ -14,12 +14,14 @@ from fastr.errors import RunError, UserError, nearest
 runtime.configure()
 
 # These bring in JAX, which reads what runtime.configure has set.
+from fastr.commands.data import Collect, Misfit, MisfitFigure  # noqa: E402
 from fastr.commands.looking import Eval, Play  # noqa: E402
 from fastr.commands.sizing import Bench, Info  # noqa: E402
 from fastr.commands.structure import Ablation, Coverage  # noqa: E402
 from fastr.commands.theory import Theory  # noqa: E402
 from fastr.commands.training import Resume, Train  # noqa: E402
 from fastr.config import METHODS, Preset, grounded, on_this_device, preset  # noqa: E402
+from fastr.misfit.config import preset as misfit_preset  # noqa: E402
 
 USAGE = """\
 fastr: factorized spectral representations for reinforcement learning
@@ -33,6 +35,8 @@ fastr: factorized spectral representations for reinforcement learning
   fastr ablation TASK compare interactions        fastr ablation walker-walk --preset quick
   fastr coverage TASK what one batch can train    fastr coverage humanoid-walk
   fastr theory        run the paper's claims      fastr theory separation --out pages/theory
+  fastr collect TASK  write transitions           fastr collect walker-walk --out walker-v0
+  fastr misfit DATA   does the factorization fit  fastr misfit walker-v0 --preset quick
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
@@ -71,12 +75,16 @@ def command(name: str, *arguments: str) -> Any:
         "ablation": Ablation,
         "coverage": Coverage,
         "theory": Theory,
+        "collect": Collect,
+        "misfit-figure": MisfitFigure,
     }
-    known = [*on_tasks, *others]
+    known = [*on_tasks, *others, "misfit"]
     if name in on_tasks:
         return task_command(name, on_tasks[name], list(arguments))
     if name in others:
         return parsed(name, others[name], list(arguments))
+    if name == "misfit":
+        return misfit_command(list(arguments))
     raise UserError(
         f"{name} is not a command of fastr.{nearest(name, known)} "
         f"The commands are {', '.join(known)}."
@@ -94,6 +102,17 @@ def task_command(
     if not options.config.task:
         raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
     return replace(options, config=grounded(options.config))
+
+
+def misfit_command(arguments: list[str]) -> Misfit:
+    """fastr misfit: the preset chooses the defaults of all other options."""
+    import jax
+
+    sizes = choice(arguments, "--preset", get_args(Preset), "paper")
+    config = misfit_preset(sizes)
+    if jax.default_backend() != "cpu":
+        config = replace(config, predictor=replace(config.predictor, precision="tf32"))
+    return parsed("misfit", Misfit, arguments, Misfit(config=config))
 
 
 def choice(arguments: list[str], option: str, known: tuple[str, ...], default: str) -> Any:

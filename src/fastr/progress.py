@@ -1,7 +1,9 @@
-"""A live view of training: frames, return, updates per second, time left."""
+"""Live views of what takes long: frames, return, updates per second, time left."""
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -84,3 +86,41 @@ class TrainingProgress:
         trace: TracebackType | None,
     ) -> None:
         self.bar.stop()
+
+
+LINE_SECONDS = 15.0
+"""Between two lines of a stage where there is no terminal."""
+
+
+@contextlib.contextmanager
+def stage(what: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
+    """A bar for one stage of a command, or a line now and then; yields `advance(count, figures)`.
+
+    Everything goes to stderr.
+    """
+    console = Console(file=sys.stderr)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(what, total=total, figures="")
+    begun = said = time.monotonic()
+    done = 0
+
+    def advance(count: int, figures: str = "") -> None:
+        nonlocal done, said
+        done += count
+        bar.update(task, completed=done, figures=figures)
+        now = time.monotonic()
+        if not console.is_terminal and (now - said > LINE_SECONDS or done >= total > done - count):
+            said = now
+            parts = f"{what}: {done:,} of {total:,} {unit}", figures, f"{now - begun:,.0f} s"
+            print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+
+    with bar:
+        yield advance

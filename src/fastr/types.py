@@ -15,6 +15,10 @@ The closed vocabulary of axis names in shape annotations:
     parameter  entries of a flat parameter vector
     row_state  a packed transition and the state to act on next
     metric     scalars logged per update
+    dataset    datasets of one shape, trained side by side
+    step       batches in one piece of an epoch
+    packed     state, action and next state side by side
+    target     next-state features that the moment head predicts
 """
 
 from typing import Literal

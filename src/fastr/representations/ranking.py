@@ -121,6 +121,11 @@ def positives(logits: Float[Array, "batch level batch"]) -> Float[Array, "batch 
     return jnp.sum(jnp.where(own, logits, 0.0), axis=-1)
 
 
+def ranking_losses(logits: Float[Array, "batch level batch"]) -> Float[Array, "batch level"]:
+    """-log softmax at the true candidate, of each anchor at each level."""
+    return jax.nn.logsumexp(logits, axis=-1) - positives(logits)
+
+
 @jax.custom_vjp
 def inner_products(
     anchors: Float[Array, "anchor feature"], candidates: Float[Array, "candidate feature"]

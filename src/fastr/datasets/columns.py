@@ -1,0 +1,83 @@
+"""The names under which tables hold transitions, and the sentences for tables that do not fit."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fastr.errors import UserError
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "state": ("state", "states", "observation", "observations"),
+    "action": ("action", "actions"),
+    "next_state": ("next_state", "next_states", "next_observation", "next_observations"),
+    "episode": ("episode", "episodes", "episode_id"),
+}
+"""Each column by any one of these names."""
+ACTION_LOW, ACTION_HIGH = "action_low", "action_high"
+"""Optional: the bounds of each action coordinate."""
+
+
+def column_names(path: Path, present: Iterable[str]) -> dict[str, str]:
+    """The name of each column in this file; UserError for the first that is missing or double."""
+    present = set(present)
+    chosen = {}
+    for column, names in NAMES.items():
+        matches = [name for name in names if name in present]
+        if len(matches) > 1:
+            raise UserError(f"{path} has both {matches[0]} and {matches[1]}; keep one of them.")
+        if not matches:
+            raise UserError(f"{path} has no column {column}: {advice(column, present)}.")
+        chosen[column] = matches[0]
+    return chosen
+
+
+def advice(column: str, present: set[str]) -> str:
+    """What to do about a missing column."""
+    listed = ", ".join(sorted(present)[:12]) or "nothing"
+    what = {
+        "state": "one row of numbers per transition",
+        "action": "one row of numbers per transition",
+        "next_state": "what the state was one step later",
+        "episode": "a whole number per transition that says which episode it belongs to",
+    }[column]
+    return f"add it ({what}; also read as {', '.join(NAMES[column][1:])}); the file has {listed}"
+
+
+def numbered(names: Iterable[str], prefix: str) -> list[str]:
+    """The columns prefix_0, prefix_1, ... in order, without a gap."""
+    pattern = re.compile(rf"{re.escape(prefix)}_(0|[1-9][0-9]{{0,5}})")
+    indices = sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
+    run = [index for place, index in enumerate(indices) if place == index]
+    return [f"{prefix}_{index}" for index in run]
+
+
+def check_shapes(
+    path: Path, columns: dict[str, str], shapes: Mapping[str, Sequence[int]]
+) -> tuple[int, int, int]:
+    """Rows, state and action coordinates; UserError unless the columns fit together."""
+    rows = shapes["state"][0] if shapes["state"] else 0
+    for column in ("state", "action", "next_state"):
+        if len(shapes[column]) != 2 or shapes[column][1] < 1:
+            raise UserError(
+                f"{path}: column {columns[column]} has shape {tuple(shapes[column])}; it must be "
+                "(transitions, coordinates)."
+            )
+    if len(shapes["episode"]) != 1:
+        raise UserError(
+            f"{path}: column {columns['episode']} has shape {tuple(shapes['episode'])}; it must be "
+            "one number per transition."
+        )
+    for column, shape in shapes.items():
+        if shape[0] != rows:
+            raise UserError(
+                f"{path}: column {columns[column]} has {shape[0]:,} rows and {columns['state']} "
+                f"has {rows:,}; all columns must be equally long."
+            )
+    if shapes["next_state"][1] != shapes["state"][1]:
+        raise UserError(
+            f"{path}: column {columns['next_state']} has {shapes['next_state'][1]} coordinates and "
+            f"{columns['state']} has {shapes['state'][1]}; they must be equal."
+        )
+    if rows == 0:
+        raise UserError(f"{path} is empty: it holds no transition.")
+    return rows, shapes["state"][1], shapes["action"][1]

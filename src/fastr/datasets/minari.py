@@ -1,0 +1,304 @@
+"""Minari's format, read and written: one HDF5 group per episode and a metadata file beside it.
+
+Written with h5py alone, so that nothing of Minari needs to be installed; a test reads what is
+written here with Minari itself, and reads here what Minari writes.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+from jaxtyping import Float32
+
+from fastr.datasets.base import About, Chunk, Source, float32, numeric, reading
+from fastr.errors import UserError
+from fastr.spec import EnvSpec
+
+DATA, METADATA = "main_data.hdf5", "metadata.json"
+EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
+MINARI_VERSION = "0.5.4"
+"""The release whose format is written here."""
+PROVENANCE = "fastr_provenance"
+
+
+class Episode(NamedTuple):
+    """One episode: one more observation than actions."""
+
+    observations: Float32[np.ndarray, "steps_and_one state"]
+    actions: Float32[np.ndarray, "steps action"]
+    rewards: Float32[np.ndarray, " steps"]
+    terminated: bool
+    """The last observation is terminal; otherwise the episode was cut there."""
+    seed: int | None
+    """What the environment was reset with, where that is known."""
+
+
+class Minari(Source):
+    """A Minari dataset's directory, or the data directory inside it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        folder = data_folder(path)
+        metadata = read_metadata(folder)
+        self._file = folder / DATA
+        self.columns = {
+            "state": "observations",
+            "action": "actions",
+            "next_state": "observations (one step later)",
+            "episode": "the episode's group",
+        }
+        with reading(self._file), h5py.File(self._file, "r") as file:
+            self._episodes = episode_names(self._file, file)
+            steps = [episode_steps(self._file, file[name]) for name in self._episodes]
+            first = file[self._episodes[0]]
+            spec = EnvSpec(
+                sum(width(leaf) for leaf in leaves(self._file, first, "observations")),
+                sum(width(leaf) for leaf in leaves(self._file, first, "actions")),
+            )
+        provenance = metadata.get(PROVENANCE)
+        provenance = provenance if isinstance(provenance, dict) else {}
+        self.about = About(
+            name=path.name if path.name != "data" else path.parent.name,
+            spec=spec,
+            rows=sum(steps),
+            bounds=box_bounds(self._file, metadata.get("action_space"), spec.action_dim),
+            task=str(provenance["task"]) if "task" in provenance else None,
+            provenance=provenance,
+        )
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All transitions, episode by episode."""
+        with h5py.File(self._file, "r") as file:
+            for number, name in enumerate(self._episodes):
+                steps = episode_steps(self._file, file[name])
+                for first in range(0, steps, self.rows_at_once):
+                    last = min(steps, first + self.rows_at_once)
+                    with reading(self._file):
+                        yield self._chunk(file[name], name, number, range(first, last))
+
+    def _chunk(self, group: Any, name: str, number: int, rows: range) -> Chunk:
+        spec, first, last = self.about.spec, rows.start, rows.stop
+        states = flat(leaves(self._file, group, "observations"), first, last + 1)
+        actions = flat(leaves(self._file, group, "actions"), first, last)
+        for column, found, wanted in (
+            ("observations", states.shape[1], spec.state_dim),
+            ("actions", actions.shape[1], spec.action_dim),
+        ):
+            if found != wanted:
+                raise UserError(
+                    f"{self._file}: column {column}, {name} has {found} coordinates and "
+                    f"{self._episodes[0]} has {wanted}; they must be equal."
+                )
+        episode = np.full(len(rows), number, np.int64)
+        return Chunk(states[:-1], actions, states[1:], episode, f"{name} step", first)
+
+
+def is_minari(path: Path) -> bool:
+    """Whether a directory holds a Minari dataset."""
+    return any((folder / METADATA).is_file() for folder in (path, path / "data"))
+
+
+def installed(identifier: str) -> Path:
+    """Where Minari keeps the dataset of this name (D4RL/door/human-v2)."""
+    root = os.environ.get("MINARI_DATASETS_PATH")
+    return (Path(root) if root else Path.home() / ".minari" / "datasets") / identifier
+
+
+def data_folder(path: Path) -> Path:
+    """The directory with the data of a dataset."""
+    return path if (path / METADATA).is_file() else path / "data"
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """Content of metadata.json; UserError unless it describes an HDF5 dataset."""
+    path = folder / METADATA
+    try:
+        metadata = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON, so this is not a Minari dataset.") from error
+    if not isinstance(metadata, dict):
+        raise UserError(f"{path} is not a JSON object, so this is not a Minari dataset.")
+    if metadata.get("data_format", "hdf5") != "hdf5":
+        raise UserError(
+            f"{path} says data_format {metadata['data_format']!r:.40}; only hdf5 is read: write "
+            'the dataset with data_format="hdf5".'
+        )
+    return metadata
+
+
+def episode_names(path: Path, file: Any) -> list[str]:
+    """The groups episode_0, episode_1, ... in order."""
+    names = sorted((name for name in file if EPISODE.fullmatch(name)), key=episode_number)
+    if not names:
+        raise UserError(f"{path} is empty: it has no group episode_0.")
+    for name in names:
+        if not isinstance(own(path, file, name), h5py.Group):
+            raise UserError(f"{path}: {name} is not a group.")
+    return names
+
+
+def episode_number(name: str) -> int:
+    """The number of an episode's group."""
+    return int(name.removeprefix("episode_"))
+
+
+def own(path: Path, group: Any, name: str) -> Any:
+    """A group's member that lies in this very file; links to other files are not followed."""
+    link = group.get(name, getlink=True)
+    if not isinstance(link, h5py.HardLink):
+        raise UserError(f"{path}: {group.name}/{name} is a link; only data in this file is read.")
+    return group[name]
+
+
+def leaves(path: Path, group: Any, name: str) -> list[Any]:
+    """The arrays below a name, those of a dictionary in the order of their keys."""
+    if name not in group:
+        raise UserError(f"{path}: {group.name} has no column {name}.")
+    member = own(path, group, name)
+    if isinstance(member, h5py.Group):
+        return [leaf for key in sorted(member) for leaf in leaves(path, member, key)]
+    if not isinstance(member, h5py.Dataset) or not numeric(member.dtype) or not member.shape:
+        raise UserError(f"{path}: {group.name}/{name} is not an array of plain numbers.")
+    if member.is_virtual or member.external:
+        raise UserError(f"{path}: {group.name}/{name} lies in another file; copy it into this one.")
+    return [member]
+
+
+def width(leaf: Any) -> int:
+    """Coordinates per row."""
+    return int(np.prod(leaf.shape[1:], dtype=np.int64))
+
+
+def episode_steps(path: Path, group: Any) -> int:
+    """Transitions of an episode; UserError unless it has one more observation than actions."""
+    observations = {leaf.shape[0] for leaf in leaves(path, group, "observations")}
+    actions = {leaf.shape[0] for leaf in leaves(path, group, "actions")}
+    if len(observations) != 1 or len(actions) != 1:
+        raise UserError(f"{path}: {group.name} has parts of different lengths.")
+    (seen,), (taken,) = observations, actions
+    if seen != taken + 1:
+        raise UserError(
+            f"{path}: {group.name} has {seen} observations for {taken} actions; Minari stores one "
+            "more observation than actions."
+        )
+    return taken
+
+
+def flat(parts: list[Any], first: int, last: int) -> Float32[np.ndarray, "rows numbers"]:
+    """These rows of all parts side by side."""
+    rows = [float32(part[first:last]).reshape(last - first, -1) for part in parts]
+    return np.concatenate(rows, axis=1)
+
+
+def box_bounds(
+    path: Path, space: object, action_dim: int
+) -> tuple[list[float], list[float]] | None:
+    """The bounds of a serialised Box; None where no action space is recorded."""
+    if space is None:
+        return None
+    try:
+        box = json.loads(space) if isinstance(space, str) else {}
+    except (ValueError, RecursionError):
+        box = {}
+    if not isinstance(box, dict) or box.get("type") != "Box":
+        raise UserError(f"{path} has an action space that is not a Box; real numbers are needed.")
+    low, high = (plain_numbers(box.get(name)) for name in ("low", "high"))
+    if len(low) != action_dim or len(high) != action_dim:
+        raise UserError(
+            f"{path}: the action space's low and high must have {action_dim} numbers each."
+        )
+    return low, high
+
+
+def plain_numbers(value: object, depth: int = 0) -> list[float]:
+    """All numbers of a nested list, in order; nothing if there is anything else in it."""
+    if type(value) in (int, float):
+        return [float(value)]  # pyright: ignore[reportArgumentType]
+    if not isinstance(value, list) or depth > 8:
+        return []
+    parts = [plain_numbers(part, depth + 1) for part in value]
+    return [number for part in parts for number in part] if all(parts) else []
+
+
+class MinariWriter:
+    """Writes episodes one by one; the dataset is complete once the writer is closed."""
+
+    def __init__(self, path: Path, spec: EnvSpec, about: dict[str, Any]):
+        self.path, self.spec, self.about = path, spec, about
+        self.episodes = self.steps = 0
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"{path} exists and is not empty; choose another --out.")
+        try:
+            (path / "data").mkdir(parents=True, exist_ok=True)
+            self._file = h5py.File(path / "data" / DATA, "w", track_order=True)
+        except OSError as error:
+            raise UserError(f"{path} cannot be written ({error.strerror or error}).") from error
+
+    def add(self, episode: Episode) -> None:
+        """Write one episode."""
+        steps = len(episode.actions)
+        if len(episode.observations) != steps + 1 or steps < 1:
+            raise ValueError(f"{len(episode.observations)} observations for {steps} actions")
+        ends = np.zeros(steps, bool)
+        ends[-1] = True
+        group = self._file.create_group(f"episode_{self.episodes}")
+        group.attrs.update({"id": self.episodes, "total_steps": steps})
+        if episode.seed is not None:
+            group.attrs["seed"] = episode.seed
+        for name, values in (
+            ("observations", episode.observations),
+            ("actions", episode.actions),
+            ("rewards", episode.rewards),
+            ("terminations", ends & episode.terminated),
+            ("truncations", ends & (not episode.terminated)),
+        ):
+            group.create_dataset(name, data=values)
+        self.episodes += 1
+        self.steps += steps
+
+    def close(self) -> None:
+        """Finish the file, then write the metadata that makes it a dataset."""
+        self._file.close()
+        size = (self.path / "data" / DATA).stat().st_size
+        metadata = {
+            "dataset_id": dataset_id(self.path),
+            "total_episodes": self.episodes,
+            "total_steps": self.steps,
+            "data_format": "hdf5",
+            "observation_space": box(self.spec.state_dim, float("inf")),
+            "action_space": box(self.spec.action_dim, 1.0),
+            "minari_version": MINARI_VERSION,
+            "dataset_size": round(size / 1e6, 1),
+            **self.about,
+        }
+        (self.path / "data" / METADATA).write_text(json.dumps(metadata, indent=1))
+
+    def __enter__(self) -> "MinariWriter":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.close()
+
+
+def dataset_id(path: Path) -> str:
+    """A name that Minari accepts, from the directory's: letters, digits, a version at the end."""
+    stem, _, version = path.name.rpartition("-v")
+    if not (stem and version.isdecimal()):
+        stem, version = path.name, "0"
+    return f"{re.sub(r'[^0-9A-Za-z_-]+', '-', stem).strip('-') or 'dataset'}-v{version}"
+
+
+def box(size: int, bound: float) -> str:
+    """A float32 Box of this size in [-bound, bound], as Minari serialises it."""
+    space = {"type": "Box", "dtype": "float32", "shape": [size]}
+    return json.dumps(space | {"low": [-bound] * size, "high": [bound] * size})

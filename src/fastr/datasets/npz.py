@@ -1,0 +1,130 @@
+"""NumPy archives with one array per column, read piece by piece without unpickling anything."""
+
+import contextlib
+import math
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from fastr.datasets.base import About, Chunk, Source, float32, numeric, reading
+from fastr.datasets.columns import ACTION_HIGH, ACTION_LOW, check_shapes, column_names
+from fastr.errors import UserError
+from fastr.spec import EnvSpec
+
+BOUND_NUMBERS = 2**16
+"""More action coordinates than this have no bounds worth reading."""
+
+
+class Header(NamedTuple):
+    """What an array's header promises, checked against the size of the archive's member."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Npz(Source):
+    """A .npz file with arrays state, action, next_state, episode."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with reading(path), zipfile.ZipFile(path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            self.columns = column_names(path, names)
+            self.headers = {name: checked_header(path, archive, name) for name in self.present()}
+            bounds = bounds_of(path, archive, names)
+        shapes = {column: self.headers[name].shape for column, name in self.columns.items()}
+        rows, state_dim, action_dim = check_shapes(path, self.columns, shapes)
+        refuse_fractions(path, self.columns["episode"], self.headers[self.columns["episode"]])
+        if bounds and {len(bounds[0]), len(bounds[1])} != {action_dim}:
+            raise UserError(
+                f"{path}: {ACTION_LOW} and {ACTION_HIGH} must have {action_dim} numbers each, "
+                "one per action coordinate."
+            )
+        self.about = About(path.stem, EnvSpec(state_dim, action_dim), rows, bounds)
+
+    def present(self) -> list[str]:
+        """The arrays to read."""
+        return list(self.columns.values())
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All transitions, decompressed as they are asked for."""
+        with contextlib.ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(self.path))
+            files = {
+                column: stack.enter_context(archive.open(f"{name}.npy"))
+                for column, name in self.columns.items()
+            }
+            with reading(self.path):
+                for file in files.values():
+                    read_header(file)
+            for first in range(0, self.about.rows, self.rows_at_once):
+                rows = min(self.rows_at_once, self.about.rows - first)
+                with reading(self.path):
+                    parts = {column: self._read(column, files[column], rows) for column in files}
+                episode = parts.pop("episode").astype(np.int64)
+                numbers = {column: float32(part) for column, part in parts.items()}
+                yield Chunk(**numbers, episode=episode, label="row", first=first)
+
+    def _read(self, column: str, file: Any, rows: int) -> np.ndarray:
+        header = self.headers[self.columns[column]]
+        size = rows * math.prod(header.shape[1:]) * header.dtype.itemsize
+        content = file.read(size)
+        return np.frombuffer(content, header.dtype).reshape(rows, *header.shape[1:])
+
+
+def checked_header(path: Path, archive: zipfile.ZipFile, name: str) -> Header:
+    """An array's shape and type; UserError unless it holds as many plain numbers as it says."""
+    member = f"{name}.npy"
+    with archive.open(member) as file:
+        shape, fortran, dtype = read_header(file)
+        start = file.tell()
+    if not numeric(dtype):
+        raise UserError(f"{path}: column {name} holds {dtype}, not plain numbers.")
+    if fortran and len(shape) > 1:
+        raise UserError(
+            f"{path}: column {name} is stored column by column (Fortran order); save "
+            "np.ascontiguousarray of it."
+        )
+    if archive.getinfo(member).file_size - start != math.prod(shape) * dtype.itemsize:
+        raise UserError(f"{path}: column {name} is not as long as its header says; damaged?")
+    return Header(shape, dtype)
+
+
+def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, Fortran order and type at the beginning of an array's file."""
+    version = npy.read_magic(file)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    return read(file)
+
+
+def bounds_of(
+    path: Path, archive: zipfile.ZipFile, names: list[str]
+) -> tuple[list[float], list[float]] | None:
+    """The action bounds, where the archive has them."""
+    present = [name for name in (ACTION_LOW, ACTION_HIGH) if name in names]
+    if not present:
+        return None
+    if len(present) == 1:
+        raise UserError(f"{path} has {present[0]} alone; give {ACTION_LOW} and {ACTION_HIGH}.")
+    low, high = (bound(path, archive, name) for name in (ACTION_LOW, ACTION_HIGH))
+    return low, high
+
+
+def bound(path: Path, archive: zipfile.ZipFile, name: str) -> list[float]:
+    """One short vector of numbers."""
+    header = checked_header(path, archive, name)
+    if len(header.shape) != 1 or header.shape[0] > BOUND_NUMBERS:
+        raise UserError(f"{path}: {name} must be one number per action coordinate.")
+    with archive.open(f"{name}.npy") as file:
+        read_header(file)
+        return np.frombuffer(file.read(), header.dtype).astype(np.float64).tolist()
+
+
+def refuse_fractions(path: Path, name: str, header: Header) -> None:
+    """Raise UserError unless episodes are numbered by whole numbers."""
+    if header.dtype.kind not in "iu":
+        raise UserError(f"{path}: column {name} holds {header.dtype}; it must be whole numbers.")

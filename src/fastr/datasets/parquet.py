@@ -1,0 +1,190 @@
+"""Parquet tables: columns of lists, or one column per coordinate (state_0, state_1, ...)."""
+
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastr.datasets.base import About, Chunk, Source, float32, reading
+from fastr.datasets.columns import (
+    ACTION_HIGH,
+    ACTION_LOW,
+    NAMES,
+    check_shapes,
+    column_names,
+    numbered,
+)
+from fastr.errors import UserError
+from fastr.spec import EnvSpec
+
+VECTORS = ("state", "action", "next_state")
+
+
+class Parquet(Source):
+    """A .parquet file with columns state, action, next_state, episode."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with reading(path):
+            self._file = pyarrow("parquet").ParquetFile(path)
+            schema = self._file.schema_arrow
+        self._wide = {column: wide_columns(schema.names, column) for column in VECTORS}
+        lists = [name for name in schema.names if name]
+        wide = [column for column, parts in self._wide.items() if parts]
+        self.columns = column_names(path, [*lists, *wide])
+        for column, name in self.columns.items():
+            refuse_other_types(path, schema, self._wide.get(column) or [name])
+        rows = self._file.metadata.num_rows
+        if rows == 0:
+            raise UserError(f"{path} is empty: it holds no transition.")
+        widths = {column: self._width(column) for column in VECTORS}
+        shapes = {column: (rows, width) for column, width in widths.items()} | {"episode": (rows,)}
+        _, state_dim, action_dim = check_shapes(path, self.columns, shapes)
+        bounds = declared_bounds(path, schema.metadata or {}, action_dim)
+        self.about = About(path.stem, EnvSpec(state_dim, action_dim), rows, bounds)
+
+    def _names(self) -> list[str]:
+        """The columns of the file that hold transitions."""
+        vectors = [self._wide[column] or [self.columns[column]] for column in VECTORS]
+        return [name for names in vectors for name in names] + [self.columns["episode"]]
+
+    def _width(self, column: str) -> int:
+        """Coordinates of a vector: the numbered columns, or the first row's length."""
+        if self._wide[column]:
+            return len(self._wide[column])
+        name = self.columns[column]
+        with reading(self.path):
+            batch = next(self._file.iter_batches(batch_size=1, columns=[name]))
+            first = batch.column(0)[0].as_py()
+        if not first:
+            raise UserError(f"{self.path}: column {name}, row 0 is empty.")
+        return len(first)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All transitions, row group by row group."""
+        first = 0
+        batches = self._file.iter_batches(batch_size=self.rows_at_once, columns=self._names())
+        while True:
+            with reading(self.path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            if batch.num_rows:
+                yield self._chunk(batch, first)
+            first += batch.num_rows
+
+    def _chunk(self, batch: Any, first: int) -> Chunk:
+        spec = self.about.spec
+        widths = {
+            "state": spec.state_dim,
+            "action": spec.action_dim,
+            "next_state": spec.state_dim,
+        }
+        vectors = {c: self._vectors(batch, c, width, first) for c, width in widths.items()}
+        episode = self._scalars(batch, self.columns["episode"], first).astype(np.int64)
+        return Chunk(**vectors, episode=episode, label="row", first=first)
+
+    def _vectors(self, batch: Any, column: str, width: int, first: int) -> np.ndarray:
+        if self._wide[column]:
+            parts = [self._scalars(batch, name, first) for name in self._wide[column]]
+            return float32(np.stack(parts, axis=1))
+        name = self.columns[column]
+        array = batch.column(batch.schema.get_field_index(name))
+        refuse_null(self.path, name, array, first)
+        lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+        if (lengths != width).any():
+            row = int(np.argmax(lengths != width))
+            raise UserError(
+                f"{self.path}: column {name}, row {first + row} has {lengths[row]} coordinates "
+                f"and the first row has {width}; they must be equal."
+            )
+        flat = array.flatten()
+        if flat.null_count:
+            row = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False))) // width
+            raise UserError(f"{self.path}: column {name}, row {first + row} has a missing number.")
+        return float32(flat.to_numpy(zero_copy_only=False)).reshape(-1, width)
+
+    def _scalars(self, batch: Any, name: str, first: int) -> np.ndarray:
+        array = batch.column(batch.schema.get_field_index(name))
+        refuse_null(self.path, name, array, first)
+        return array.to_numpy(zero_copy_only=False)
+
+
+def pyarrow(module: str) -> Any:
+    """A module of pyarrow, which is not installed by default."""
+    try:
+        return import_module(f"pyarrow.{module}")
+    except ImportError:
+        raise UserError(
+            "Parquet files need pyarrow; install it with `pip install fastr[parquet]`."
+        ) from None
+
+
+def wide_columns(names: list[str], column: str) -> list[str]:
+    """The numbered columns of a vector under any of its names, unless it is one of lists."""
+    if any(name in names for name in NAMES[column]):
+        return []
+    for prefix in NAMES[column]:
+        if parts := numbered(names, prefix):
+            return parts
+    return []
+
+
+def refuse_other_types(path: Path, schema: Any, names: list[str]) -> None:
+    """Raise UserError unless these columns hold numbers, or lists of them."""
+    types = pyarrow("types")
+    for name in names:
+        kind = schema.field(name).type
+        inner = kind.value_type if types.is_list(kind) or types.is_fixed_size_list(kind) else kind
+        whole = name in NAMES["episode"]
+        allowed = (
+            types.is_integer(kind)
+            if whole
+            else types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)
+        )
+        if not allowed:
+            wanted = "whole numbers" if whole else "numbers, or lists of numbers"
+            raise UserError(f"{path}: column {name} holds {kind}; it must hold {wanted}.")
+        if not whole and name in sum(NAMES.values(), ()) and inner is kind:
+            raise UserError(
+                f"{path}: column {name} holds one number per row; it must hold a list of numbers, "
+                f"or be spread over {name}_0, {name}_1 and so on."
+            )
+
+
+def refuse_null(path: Path, name: str, array: Any, first: int) -> None:
+    """Raise UserError at a missing value."""
+    if array.null_count:
+        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        raise UserError(f"{path}: column {name}, row {first + row} is missing (null).")
+
+
+def declared_bounds(
+    path: Path, metadata: dict[bytes, bytes], action_dim: int
+) -> tuple[list[float], list[float]] | None:
+    """Action bounds from the file's key-value metadata, where it has them, as JSON lists."""
+    keys = [key for key in (ACTION_LOW, ACTION_HIGH) if key.encode() in metadata]
+    if not keys:
+        return None
+    if len(keys) == 1:
+        raise UserError(f"{path} has {keys[0]} alone; give {ACTION_LOW} and {ACTION_HIGH}.")
+    low, high = (bound(path, key, metadata[key.encode()], action_dim) for key in keys)
+    return low, high
+
+
+def bound(path: Path, key: str, text: bytes, action_dim: int) -> list[float]:
+    """A JSON list with one number per action coordinate."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if (
+        isinstance(values, list)
+        and len(values) == action_dim
+        and all(type(value) in (int, float) for value in values)
+    ):
+        return [float(value) for value in values]
+    raise UserError(f"{path}: {key} must be a JSON list of {action_dim} numbers.")

@@ -1,0 +1,1 @@
+"""Whether the CP factorization suits a dataset (App. Empirical CP Misfit Diagnostic)."""

@@ -1,0 +1,115 @@
+"""From datasets to a report: read, split, train, test, judge (App. Empirical CP Misfit Diagnostic).
+
+Everything that can be wrong with the data is found before any training.
+"""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastr.datasets.base import Source, require_bounds
+from fastr.datasets.opening import open_source
+from fastr.datasets.store import Store, spool
+from fastr.errors import UserError
+from fastr.misfit.config import MisfitConfig, to_json
+from fastr.misfit.fit import Fitted, Prepared, fit, groups, prepare, updates_of
+from fastr.misfit.report import Protocol, Tested, summarized, write
+from fastr.progress import stage
+from fastr.runs import json_value, provenance, write_errors
+
+
+def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str, Any]:
+    """The report on these datasets; all its files lie in the directory `out` afterwards."""
+    begun, origin = time.monotonic(), provenance()
+    sources = opened(names)
+    if config.action_scale == "bounds":
+        for source in sources:
+            require_bounds(source)
+    with write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".rows-", dir=out) as folder:
+        stores = [read(source, Path(folder) / str(i), config) for i, source in enumerate(sources)]
+        prepared = [prepare(store, config) for store in stores]
+        fitted = trained(prepared, config)
+        tested = [
+            result(source, one, outcome, config)
+            for source, one, outcome in zip(sources, prepared, fitted, strict=True)
+        ]
+    protocol = Protocol(
+        batch_size=config.predictor.batch_size,
+        epochs=config.predictor.epochs,
+        bootstrap=config.bootstrap,
+        bootstrap_seed=config.split_seed,
+        quick=config.preset == "quick",
+    )
+    report = {
+        "config": to_json(config),
+        "datasets": [summarized(one, protocol) for one in tested],
+        "provenance": origin,
+        "seconds": round(time.monotonic() - begun, 3),
+    }
+    report = json_value(report)
+    with write_errors(out):
+        write(out, report, tested, protocol)
+    return report
+
+
+def opened(names: Sequence[str]) -> list[Source]:
+    """All datasets, each under a name of its own."""
+    sources = [open_source(name) for name in names]
+    paths = [source.path.resolve() for source in sources]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise UserError(f"{twice[0]} is given twice; give each dataset once.")
+    short = [source.about.name for source in sources]
+    for source in sources:
+        if short.count(source.about.name) > 1:
+            source.about = replace(source.about, name=str(source.path))
+    return sources
+
+
+def read(source: Source, path: Path, config: MisfitConfig) -> Store:
+    """Check a dataset and bring it into the form for training."""
+    with stage(f"reading {source.about.name}", source.about.rows, "transitions") as advance:
+        observed = config.action_scale == "observed"
+        return spool(source, path, observed_bounds=observed, advance=advance)
+
+
+def trained(prepared: Sequence[Prepared], config: MisfitConfig) -> list[Fitted]:
+    """All datasets, group by group, in the order they were given."""
+    found: dict[int, Fitted] = {}
+    for places, members in groups(prepared, config.predictor.batch_size):
+        names = ", ".join(one.store.about.name for one in members)
+        with stage(f"training on {names}", updates_of(members, config), "updates") as advance:
+            found |= dict(zip(places, fit(members, config, advance), strict=True))
+    return [found[place] for place in range(len(prepared))]
+
+
+def result(source: Source, prepared: Prepared, fitted: Fitted, config: MisfitConfig) -> Tested:
+    """One dataset after training, for the report."""
+    store, parts = prepared.store, prepared.split
+    return Tested(
+        name=store.about.name,
+        path=str(source.path),
+        task=store.about.task,
+        provenance=store.about.provenance,
+        spec=store.about.spec,
+        episodes=store.episode_count,
+        parts={
+            name: {
+                "transitions": len(rows),
+                "episodes": len(np.unique(store.episodes[rows])),
+            }
+            for name, rows in zip(parts._fields, parts, strict=True)
+        },
+        parameters={str(kind): size for kind, size in fitted.parameters.items()},
+        seeds=config.seeds,
+        selected=fitted.selected,
+        curves=fitted.curves,
+        losses=fitted.losses,
+        test_episodes=store.episodes[parts.test],
+    )

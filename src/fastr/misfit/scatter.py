@@ -1,0 +1,235 @@
+"""The paper's figure: misfit against return gain, one marker per dataset (Figure cp-misfit)."""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastr.errors import UserError
+from fastr.misfit.report import REPORT, plotting
+from fastr.runs import CONFIG, RunDirectory
+from fastr.summary import LAST, summary
+
+TABLE_TASKS = (
+    "cheetah-run",
+    "walker-walk",
+    "walker-run",
+    "quadruped-walk",
+    "quadruped-run",
+    "humanoid-stand",
+    "humanoid-walk",
+    "humanoid-run",
+    "dog-stand",
+    "dog-run",
+)
+"""The ten tasks of the paper's Table 1."""
+EXTRA_TASKS = ("finger-spin", "hopper-hop", "fish-swim")
+"""Three more, ours: the paper's figure has 13 tasks with 2 to 38 action dimensions and does not
+name them. These have 2, 4 and 5, where Table 1 has none."""
+FACTORED, JOINT = "fastr", "ctrl-sr"
+NUMBERS = ("value", "low", "high")
+
+
+class Point(NamedTuple):
+    """One marker."""
+
+    task: str
+    dataset: str
+    action_dim: int
+    nce: dict[str, float]
+    moment: dict[str, float]
+    gain: float | None
+    """Return of the factored method less that of the joint one; None where one is not known."""
+
+
+Returns = dict[tuple[str, str], float]
+"""Final returns by task and method."""
+
+
+def points(reports: Sequence[Path], returns: Returns) -> list[Point]:
+    """Every dataset of these reports, in order."""
+    found = []
+    for path in reports:
+        for entry in report_entries(path):
+            task = str(entry.get("task") or entry["name"])
+            both = [returns.get((task, method)) for method in (FACTORED, JOINT)]
+            gain = None if None in both else both[0] - both[1]  # pyright: ignore
+            found.append(
+                Point(
+                    task,
+                    str(entry["name"]),
+                    entry["action_dim"],
+                    entry["nce_misfit"],
+                    entry["moment_misfit"],
+                    gain,
+                )
+            )
+    return found
+
+
+def report_entries(path: Path) -> list[dict[str, Any]]:
+    """The datasets of a report; UserError unless it is one."""
+    file = path / REPORT if path.is_dir() else path
+    try:
+        content = json.loads(file.read_bytes())
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON, so it is not a report of fastr misfit.") from error
+    entries = content.get("datasets") if isinstance(content, dict) else None
+    if not isinstance(entries, list) or not all(sound_entry(entry) for entry in entries):
+        raise UserError(f"{file} is not a report of fastr misfit.")
+    return entries
+
+
+def sound_entry(entry: object) -> bool:
+    """Whether this is what a report says of one dataset."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        return False
+    if type(entry.get("action_dim")) is not int or entry["action_dim"] < 1:
+        return False
+    misfits = [entry.get(key) for key in ("nce_misfit", "moment_misfit")]
+    return all(isinstance(m, dict) and all(finite(m.get(n)) for n in NUMBERS) for m in misfits)
+
+
+def finite(value: object) -> bool:
+    """Whether this is a number to draw."""
+    return type(value) in (int, float) and math.isfinite(value)  # pyright: ignore
+
+
+def returns_of(paths: Iterable[Path]) -> Returns:
+    """Final returns from tables and run directories; what is named later replaces what was."""
+    found: Returns = {}
+    for path in paths:
+        found |= run_returns(path) if path.is_dir() else table_returns(path)
+    return found
+
+
+def run_returns(path: Path) -> Returns:
+    """The last ten evaluations of a run, averaged over its seeds."""
+    run = RunDirectory.open(path)
+    train = run.config["train"]
+    mean = summary(run.rows(), train.get("seeds", ()))["last_10_evaluations_return_mean"]
+    if mean is None:
+        raise UserError(f"{path} has no evaluation yet ({CONFIG} is there, rows are not).")
+    return {(str(train.get("task")), str(train.get("method"))): mean}
+
+
+def table_returns(path: Path) -> Returns:
+    """Returns from a CSV file: task, method and mean; or task, method, seed, frames and return."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = csv.DictReader(file)
+            rows, columns = list(lines), set(lines.fieldnames or ())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{path} is not a CSV file ({error}).") from error
+    if {"task", "method", "mean"} <= columns:
+        return {identity(row): number(path, i, row, "mean") for i, row in enumerate(rows)}
+    if {"task", "method", "seed", "frames", "return"} <= columns:
+        return curve_returns(path, rows)
+    raise UserError(
+        f"{path} needs the columns task, method and mean, or task, method, seed, frames and return."
+    )
+
+
+def curve_returns(path: Path, rows: list[dict[str, Any]]) -> Returns:
+    """The mean of each seed's last ten evaluations, averaged over seeds."""
+    curves: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
+    for i, row in enumerate(rows):
+        seeds = curves.setdefault(identity(row), {})
+        place = number(path, i, row, "frames"), number(path, i, row, "return")
+        seeds.setdefault(str(row["seed"]), []).append(place)
+    return {
+        key: float(np.mean([np.mean([v for _, v in sorted(c)[-LAST:]]) for c in seeds.values()]))
+        for key, seeds in curves.items()
+    }
+
+
+def identity(row: dict[str, Any]) -> tuple[str, str]:
+    """Task and method, the method as the command line spells it."""
+    return str(row["task"]), str(row["method"]).lower()
+
+
+def number(path: Path, row: int, values: dict[str, Any], column: str) -> float:
+    """A finite number from a table; UserError with its place otherwise."""
+    try:
+        value = float(values[column])
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(
+            f"{path}: column {column}, row {row} is {values[column]!r:.40}, which is not a number."
+        )
+    return value
+
+
+def missing(found: Sequence[Point]) -> list[str]:
+    """What the thirteen tasks still lack, in words."""
+    measured = {point.task for point in found}
+    gained = {point.task for point in found if point.gain is not None}
+    without = [task for task in (*TABLE_TASKS, *EXTRA_TASKS) if task not in measured]
+    lacking = sorted(measured - gained)
+    lines = [f"no misfit measured: {', '.join(without)}"] if without else []
+    return lines + ([f"no returns of both methods: {', '.join(lacking)}"] if lacking else [])
+
+
+def write_table(found: Sequence[Point], path: Path) -> None:
+    """The markers as numbers."""
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        misfits = [f"{kind}_misfit{end}" for kind in ("nce", "moment") for end in ("", *ENDS)]
+        lines.writerow(("task", "dataset", "action_dim", *misfits, "return_gain"))
+        for point in found:
+            values = [m[name] for m in (point.nce, point.moment) for name in NUMBERS]
+            gain = "" if point.gain is None else point.gain
+            lines.writerow((point.task, point.dataset, point.action_dim, *values, gain))
+
+
+ENDS = ("_low", "_high")
+
+
+def draw(found: Sequence[Point], path: Path) -> None:
+    """Both panels: gain against the NCE misfit, and against the moment misfit."""
+    drawn = [point for point in found if point.gain is not None]
+    if not drawn:
+        raise UserError("No dataset has both a misfit and the returns of both methods to draw.")
+    pyplot = plotting()
+    figure, both = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
+    dims = [point.action_dim for point in drawn]
+    markers = None
+    for axes, kind in ((both[0], "nce"), (both[1], "moment")):
+        misfits = [getattr(point, kind) for point in drawn]
+        for point, misfit in zip(drawn, misfits, strict=True):
+            ends = [misfit["low"], misfit["high"]]
+            axes.plot(ends, [point.gain] * 2, color="grey", linewidth=1, zorder=1)
+            axes.annotate(
+                point.task,
+                (misfit["value"], point.gain),
+                xytext=(5, 4),
+                textcoords="offset points",
+                fontsize=7,
+            )
+        markers = axes.scatter(
+            [misfit["value"] for misfit in misfits],
+            [point.gain for point in drawn],
+            c=dims,
+            s=[25 + 5 * dim for dim in dims],
+            cmap="viridis",
+            vmin=0,
+            vmax=max(38, *dims),
+            zorder=2,
+        )
+        axes.axhline(0.0, color="grey", linewidth=0.8)
+        axes.axvline(0.0, color="grey", linewidth=0.8)
+        axes.set(xlabel=f"{'NCE' if kind == 'nce' else kind} misfit (CP less joint)")
+        axes.grid(alpha=0.3)
+    both[0].set_ylabel("return gain: FaStR less CTRL-SR")
+    figure.colorbar(markers, ax=both, label="action dimension")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

@@ -1,0 +1,493 @@
+"""The diagnostic tells structures apart that are known, and its report repeats."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastr.cli import run
+from fastr.datasets.base import About
+from fastr.errors import UserError
+from fastr.misfit import fit
+from fastr.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
+from fastr.misfit.diagnose import diagnose, opened
+from fastr.misfit.intervals import Estimate, estimate
+from fastr.misfit.predictors import Predictor, scales_of
+from fastr.misfit.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points, returns_of
+from fastr.misfit.splits import split
+from fastr.misfit.verdict import Evidence, verdict
+from fastr.optim import Adam, Trainable
+from fastr.representations.ranking import ranking_loss, ranking_losses
+from fastr.spec import EnvSpec
+from transitions import walk, write_npz
+
+DIMS, EPISODES, STEPS = 2, 50, 100
+CONFIG = MisfitConfig(
+    preset="paper",
+    predictor=PredictorConfig(
+        feature_dim=6,
+        hidden_dim=32,
+        blocks=1,
+        noise_levels=4,
+        fourier_targets=8,
+        learning_rate=3e-3,
+        batch_size=64,
+        epochs=6,
+    ),
+    seeds=(0, 1, 2),
+    bootstrap=400,
+)
+
+
+def product(state, action):
+    """Gaussian around s * a: the log transition ratio is exactly a CP score, and of low rank."""
+    return state * action
+
+
+def comparison(state, action):
+    """sign(s - a): of no finite rank as a function of s and a."""
+    return np.sign(state - action)
+
+
+def synthetic(law, seed):
+    """Independent transitions of a law, in episodes."""
+    generator = np.random.default_rng(seed)
+    rows = EPISODES * STEPS
+    state, action = generator.uniform(-1, 1, size=(2, rows, DIMS))
+    return {
+        "state": state,
+        "action": action,
+        "next_state": law(state, action) + 0.1 * generator.normal(size=(rows, DIMS)),
+        "episode": np.repeat(np.arange(EPISODES), STEPS),
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def optimised():
+    """These programs run for seconds, which repays their optimisation."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", val=False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Three datasets of one shape: separable, entangled, and with shuffled next states."""
+    folder = tmp_path_factory.mktemp("data")
+    shuffled = synthetic(product, 2)
+    order = np.random.default_rng(3).permutation(len(shuffled["state"]))
+    shuffled["next_state"] = shuffled["next_state"][order]
+    columns = {
+        "separable": synthetic(product, 0),
+        "entangled": synthetic(comparison, 1),
+        "shuffled": shuffled,
+    }
+    return [str(write_npz(folder / f"{name}.npz", each)) for name, each in columns.items()]
+
+
+@pytest.fixture(scope="module")
+def report(files, tmp_path_factory):
+    """The three datasets side by side, as {name: entry}, and the directory."""
+    out = tmp_path_factory.mktemp("report") / "out"
+    found = diagnose(files, CONFIG, out)
+    return {entry["name"]: entry for entry in found["datasets"]}, out
+
+
+def test_an_exact_cp_score_has_no_misfit(report):
+    entry = report[0]["separable"]
+    assert entry["nce_misfit"]["low"] <= 0.0
+    assert entry["test_losses"]["joint_nce"] < entry["chance_nce"] - 0.1
+
+
+def test_an_entangled_law_has_a_clear_misfit(report):
+    entry = report[0]["entangled"]
+    assert entry["nce_misfit"]["low"] > 0.01
+    assert entry["moment_misfit"]["low"] > 0.05
+    assert entry["nce_misfit"]["value"] > report[0]["separable"]["nce_misfit"]["value"] + 0.03
+
+
+def test_shuffled_next_states_give_the_loss_of_knowing_nothing(report):
+    entry = report[0]["shuffled"]
+    for kind in KINDS:
+        assert entry["test_losses"][f"{kind}_nce"] == pytest.approx(math.log(64), abs=0.01)
+        assert entry["test_losses"][f"{kind}_moment"] == pytest.approx(1.0, abs=0.05)
+    assert entry["verdict"]["nce_size"] == entry["verdict"]["moment_size"] == "unknown"
+    assert entry["verdict"]["gain"] == "open"
+
+
+def test_the_files_of_a_report(report):
+    entries, out = report
+    names = {path.name for path in out.iterdir()}
+    pictures = {"misfit.png", "curves-0.png", "curves-1.png", "curves-2.png"}
+    assert names == {"report.json", "report.html", "curves.csv", "episodes.csv"} | pictures
+    assert json.loads((out / "report.json").read_text())["datasets"] == list(entries.values())
+    curves = (out / "curves.csv").read_text().splitlines()
+    assert len(curves) == 1 + 3 * len(KINDS) * 3 * (CONFIG.predictor.epochs + 1)
+    rows = np.genfromtxt(out / "episodes.csv", delimiter=",", names=True, dtype=None)
+    own = rows[rows["dataset"] == "entangled"]
+    misfit = np.average(own["cp_nce"] - own["joint_nce"], weights=own["transitions"])
+    assert misfit == pytest.approx(entries["entangled"]["nce_misfit"]["value"], abs=1e-6)
+    page = (out / "report.html").read_text()
+    for sentence in entries["entangled"]["verdict"]["sentences"]:
+        assert sentence.split("<")[0] in page
+    assert entries["separable"]["split"]["test"] == {"transitions": 800, "episodes": 8}
+
+
+def test_the_same_seed_gives_the_same_report(report, files, tmp_path):
+    again = diagnose(files, CONFIG, tmp_path / "again")
+    assert again["datasets"] == list(report[0].values())
+    for name in ("episodes.csv", "misfit.png"):
+        assert (tmp_path / "again" / name).read_bytes() == (report[1] / name).read_bytes()
+
+
+def test_every_transition_is_learned_from_once_an_epoch(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "CHUNK_BYTES", 64 * 6 * 4 * 5)
+    stores = [
+        fit.prepare(store_of(name, tmp_path / str(i)), CONFIG) for i, name in enumerate(files[:2])
+    ]
+    batches = fit.Batches(stores, 64)
+    order = fit.training_order(stores, (0, 1), 1)
+    seen = [[[], []], [[], []]]
+    for piece in batches.chunks(order):
+        for i, j in np.ndindex(2, 2):
+            seen[i][j].append(piece.content[i, j, : piece.batches].reshape(-1, 6))
+    batches.close()
+    for i, j in np.ndindex(2, 2):
+        rows = np.concatenate(seen[i][j])
+        used = order[i, j, : len(rows)]
+        np.testing.assert_array_equal(rows, stores[i].store.rows[used])
+        assert len(set(used.tolist())) == len(used) == 3400 // 64 * 64
+        assert set(used.tolist()) <= set(stores[i].split.train.tolist())
+    assert not np.array_equal(order[0, 0], order[0, 1])
+
+
+def store_of(name, path):
+    from fastr.datasets.opening import open_source
+    from fastr.datasets.store import spool
+
+    return spool(open_source(name), path, observed_bounds=False, advance=lambda _: None)
+
+
+@given(
+    parts=st.lists(st.integers(130, 300), min_size=1, max_size=3), batch=st.sampled_from([64, 128])
+)
+@settings(max_examples=20, deadline=None)
+def test_every_held_out_row_counts_once(parts, batch):
+    rows = [np.sort(np.random.default_rng(n).permutation(1000)[:n]) for n in parts]
+    rows = [part for part in rows if -(-len(part) // batch) == -(-len(rows[0]) // batch)]
+    orders = fit.held_out_order(rows, batch, seed=0)
+    for order, part in zip(orders, rows, strict=True):
+        assert len(order) % batch == 0
+        assert sorted(order[: len(part)].tolist()) == part.tolist()
+        losses = np.tile(order.astype(np.float32), (1, 2, 1))
+        np.testing.assert_array_equal(fit.in_order(losses, order, part)[0, 1], part)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_moment_head_recovers_a_linear_conditional_mean(kind):
+    generator = np.random.default_rng(0)
+    spec, rows = EnvSpec(3, 2), 512
+    state = generator.normal(size=(rows, 3))
+    action = generator.uniform(-1, 1, size=(rows, 2))
+    mean = state @ generator.normal(size=(3, 3)) + action @ generator.normal(size=(2, 3))
+    packed = np.concatenate([state, action, mean + 0.3 * generator.normal(size=(rows, 3))], axis=1)
+    packed = packed.astype(np.float32)
+    scales = scales_of(packed, (-np.ones(2), np.ones(2)), About("x", spec, rows), 4, generator)
+    batch = scales.batch(jnp.asarray(packed), spec)
+    config = replace(CONFIG.predictor, feature_dim=16, blocks=0, fourier_targets=4)
+    trainable = Trainable.of(
+        Predictor.init(config, kind, spec, jax.random.key(0)), Adam(learning_rate=1e-2)
+    )
+
+    def loss(net):
+        return jnp.mean(net.moment_losses(net.features(batch), batch)), {}
+
+    steps = jax.jit(
+        lambda start: jax.lax.fori_loop(0, 300, lambda _, now: now.step(loss)[0], start)
+    )
+    net = steps(trainable).net
+    features = net.features(batch) * math.sqrt(16)
+    predicted = np.asarray(jax.vmap(net.moment_head)(features))[:, :3]
+    # The standardised conditional mean, from the law itself.
+    own_mean, own_std = packed[:, -3:].mean(axis=0), packed[:, -3:].std(axis=0)
+    wanted = (mean - own_mean) / own_std
+    assert np.mean((predicted - wanted) ** 2) < 0.05
+    assert np.mean(wanted**2) > 0.8
+
+
+def test_targets_are_standardised_on_training_rows():
+    generator = np.random.default_rng(1)
+    packed = generator.normal(size=(2000, 8)).astype(np.float32) * 5 + 3
+    packed[:, 1] = packed[:, -2] = 7.0
+    spec = EnvSpec(3, 2)
+    bounds = (np.array([-20.0, -10.0]), np.array([30.0, 20.0]))
+    scales = scales_of(packed, bounds, About("x", spec, 2000), 16, generator)
+    batch = scales.batch(jnp.asarray(packed), spec)
+    targets = np.asarray(batch.targets)
+    varying = [i for i in range(19) if i != 1]
+    np.testing.assert_allclose(targets.mean(axis=0), 0.0, atol=1e-3)
+    np.testing.assert_allclose(targets[:, varying].std(axis=0), 1.0, atol=1e-3)
+    np.testing.assert_allclose(np.asarray(batch.state)[:, 1], 0.0, atol=1e-6)
+    expected = (packed[:, 3] - 5.0) / 25.0
+    np.testing.assert_allclose(np.asarray(batch.action)[:, 0], expected, atol=1e-5)
+
+
+def test_losses_apart_have_the_loss_as_their_mean():
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3, 5)), jnp.float32)
+    np.testing.assert_allclose(jnp.mean(ranking_losses(logits)), ranking_loss(logits), rtol=1e-6)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=30),
+    by=st.sampled_from(["episode", "transition"]),
+    seed=st.integers(0, 9),
+    limit=st.none() | st.integers(1, 200),
+)
+def test_splits_never_leak(sizes, by, seed, limit):
+    episodes = np.repeat(np.arange(len(sizes)), sizes)
+    episodes = np.random.default_rng(seed).permutation(episodes)
+    draw = lambda: split(episodes, by, np.random.default_rng(seed), limit)  # noqa: E731
+    try:
+        parts = draw()
+    except UserError as error:
+        assert "three" in str(error)  # noqa: PT017
+        return
+    rows = np.concatenate(parts)
+    assert len(np.unique(rows)) == len(rows)
+    assert all(len(part) for part in parts)
+    if limit is None:
+        assert len(rows) == len(episodes)
+    else:
+        assert len(rows) <= max(limit, *sizes)
+    if by == "episode":
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            assert not set(episodes[parts[i]]) & set(episodes[parts[j]])
+    for again, part in zip(draw(), parts, strict=True):
+        np.testing.assert_array_equal(again, part)
+
+
+def test_shares_are_70_15_15():
+    episodes = np.repeat(np.arange(100), 3)
+    for by in ("episode", "transition"):
+        parts = split(episodes, by, np.random.default_rng(0))
+        assert [len(part) for part in parts] == [210, 45, 45]
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    generator = np.random.default_rng(0)
+    episodes, covered, trials = np.repeat(np.arange(25), 8), 0, 100
+    for _ in range(trials):
+        by_seed, by_episode = generator.normal(size=(4, 1)), generator.normal(size=25)
+        noise = generator.normal(size=(4, 200))
+        found = estimate(
+            0.5 + by_seed + by_episode[episodes][None] + noise, episodes, 100, generator
+        )
+        covered += found.low <= 0.5 <= found.high
+    assert covered / trials >= 0.9
+
+
+def test_one_seed_has_no_spread_over_seeds():
+    episodes = np.repeat(np.arange(5), 4)
+    found = estimate(np.ones((1, 20)), episodes, 100, np.random.default_rng(0))
+    assert found == Estimate(1.0, 1.0, 1.0, 1.0, 1.0, None)
+
+
+def evidence(action_dim, low, high, *, known=2.0, moment=0.0, quick=False, falling=()):
+    value = (low + high) / 2
+    return Evidence(
+        spec=EnvSpec(67, action_dim),
+        nce=Estimate(value * known, low * known, high * known, 0.0, 0.0, 0.1),
+        nce_known=known,
+        chance=math.log(512),
+        moment=Estimate(moment, moment - 0.01, moment + 0.01, 0.0, 0.0, 0.1),
+        moment_known=0.8,
+        seeds=3,
+        test_episodes=50,
+        still_falling=falling,
+        quick=quick,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "gain"),
+    [
+        (evidence(21, -0.01, 0.01), "none", "likely"),
+        (evidence(21, -0.09, -0.05), "none", "likely"),
+        (evidence(38, 0.01, 0.03), "small", "likely"),
+        (evidence(6, 0.01, 0.03), "small", "no difference expected"),
+        (evidence(6, 0.2, 0.3), "large", "unlikely"),
+        (evidence(21, 0.2, 0.3), "large", "unlikely"),
+        (evidence(21, 0.06, 0.1), "moderate", "open"),
+        (evidence(9, 0.01, 0.03), "small", "open"),
+        (evidence(21, -0.1, 0.4), "undecided", "open"),
+        (evidence(21, 0.0, 0.0, known=0.01), "unknown", "open"),
+        (evidence(21, -0.01, 0.01, moment=0.3), "none", "open"),
+    ],
+)
+def test_verdicts_follow_the_papers_two_conditions(given, size, gain):
+    found = verdict(given)
+    assert (found.nce_size, found.gain) == (size, gain)
+    assert len(found.sentences) == 4
+    assert not found.doubts or "disagree" in found.doubts[0]
+
+
+def test_doubts_are_spoken():
+    found = verdict(evidence(21, -0.01, 0.01, quick=True, falling=("CP",)))
+    assert any("quick" in doubt for doubt in found.doubts)
+    assert any("CP predictor was still improving" in doubt for doubt in found.doubts)
+
+
+def test_presets_are_the_papers():
+    paper = preset("paper").predictor
+    assert (paper.feature_dim, paper.hidden_dim, paper.blocks) == (512, 512, 2)
+    assert (paper.learning_rate, paper.batch_size, paper.epochs) == (1e-4, 512, 50)
+    assert (paper.noise_levels, paper.moment_weight) == (25, 0.1)
+    assert preset("paper").split == "episode"
+
+
+def test_the_cp_predictor_is_the_larger_one():
+    for action_dim in (2, 38):
+        sizes = [
+            sum(
+                leaf.size
+                for leaf in jax.tree.leaves(
+                    jax.eval_shape(
+                        lambda key, kind=kind, dim=action_dim: Predictor.init(
+                            preset("paper").predictor, kind, EnvSpec(67, dim), key
+                        ),
+                        jax.random.key(0),
+                    )
+                )
+            )
+            for kind in KINDS
+        ]
+        assert sizes[0] > sizes[1]
+
+
+BAD = {
+    "no dataset": ([], "DATASET"),
+    "missing": (["nowhere.npz"], "nowhere.npz"),
+    "one episode": (["one.npz"], "one"),
+    "too small": (["small.npz"], "--batch-size"),
+    "nan": (["nan.npz"], "column state, row 3"),
+    "twice": (["small.npz", "./small.npz"], "twice"),
+    "no seeds": (["small.npz", "--seeds"], "--seeds"),
+    "same seed": (["small.npz", "--seeds", "1", "1"], "--seeds"),
+    "no epochs": (["small.npz", "--epochs", "0"], "--epochs"),
+    "unknown split": (["small.npz", "--split", "rows"], "--split"),
+    "unknown preset": (["small.npz", "--preset", "papr"], "paper"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), BAD.values(), ids=BAD.keys())
+def test_bad_input_ends_before_training(arguments, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fastr.misfit.diagnose.fit", lambda *_: pytest.fail("it trained"))
+    write_npz(Path("small.npz"), walk())
+    write_npz(Path("one.npz"), walk(episodes=1, steps=2000))
+    broken = walk()
+    broken["state"][3, 0] = np.nan
+    write_npz(Path("nan.npz"), broken)
+    assert run(["misfit", *arguments, "--out", "out"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    sentences = [line for line in said.err.splitlines() if line.startswith("fastr: ")]
+    assert len(sentences) == 1
+    assert named in sentences[0]
+    assert not Path("out").exists() or not list(Path("out").iterdir())
+
+
+def test_datasets_of_one_name_go_by_their_paths(tmp_path):
+    paths = [tmp_path / folder / "log.npz" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        write_npz(path, walk())
+    other = write_npz(tmp_path / "other.npz", walk())
+    found = [source.about.name for source in opened([str(path) for path in (*paths, other)])]
+    assert found == [str(paths[0]), str(paths[1]), "other"]
+
+
+def entry_of(name, task, action_dim=6):
+    misfit = {"value": 0.1, "low": 0.0, "high": 0.2}
+    return {
+        "name": name,
+        "task": task,
+        "action_dim": action_dim,
+        "nce_misfit": misfit,
+        "moment_misfit": misfit,
+    }
+
+
+def test_the_figure_joins_reports_with_returns(tmp_path, capsys):
+    entries = [entry_of("a", "walker-walk"), entry_of("b", "humanoid-run", 21)]
+    (tmp_path / "report.json").write_text(json.dumps({"datasets": entries}))
+    table = tmp_path / "published.csv"
+    table.write_text('method,task,mean\n"FaStR",walker-walk,974\n"CTRL-SR",walker-walk,978\n')
+    curves = tmp_path / "curves.csv"
+    lines = [
+        f"{m},humanoid-run,{f},{s},{100 * (m == 'fastr') + f + s}"
+        for m in ("fastr", "ctrl-sr")
+        for f in range(20)
+        for s in (0, 1)
+    ]
+    curves.write_text("\n".join(["method,task,frames,seed,return", *lines]))
+    returns = returns_of([table, curves])
+    assert returns["walker-walk", "ctrl-sr"] == 978
+    assert returns["humanoid-run", "ctrl-sr"] == pytest.approx(14.5 + 0.5)
+    found = points([tmp_path], returns)
+    assert [point.gain for point in found] == [-4, 100]
+    assert "dog-run" in missing(found)[0]
+    arguments = ["misfit-figure", str(tmp_path), "--returns", str(table), str(curves)]
+    assert run([*arguments, "--out", str(tmp_path / "figure.png")]) == 0
+    assert "2 marker(s)" in capsys.readouterr().out
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert (tmp_path / "figure.csv").read_text().splitlines()[1].startswith("walker-walk,a,6,0.1")
+
+
+def test_thirteen_tasks_are_named():
+    assert len({*TABLE_TASKS, *EXTRA_TASKS}) == 13
+
+
+@given(content=st.binary(max_size=60) | st.text("method,task,mean\n0123\"'x", max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_any_table_is_read_or_refused(content, tmp_path_factory):
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    try:
+        returns = returns_of([path])
+    except UserError as error:
+        assert str(path) in str(error)  # noqa: PT017
+        return
+    assert all(math.isfinite(value) for value in returns.values())
+
+
+@given(
+    content=st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["datasets", "name", "nce_misfit", "moment_misfit", "action_dim"]),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_any_report_is_read_or_refused(content, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.json"
+    path.write_text(json.dumps(content))
+    try:
+        points([path], {})
+    except UserError as error:
+        assert str(path) in str(error)  # noqa: PT017
