@@ -39,7 +39,7 @@ LAYERS = [
     {"misfit.predictors"},
     {"arrays", "policies", "count", "progress", "misfit.fit"},
     {"coverage", "evaluate", "memory", "profile", "roofline", "misfit.diagnose"},
-    {"bench"},
+    {"bench", "transfer"},
     {"train"},
     {"play"},
     {"collect"},
@@ -73,7 +73,7 @@ LAYERS = [
     {"theory.catalogue"},
     {"commands.__init__", "commands.show"},
     {"commands.looking", "commands.sizing", "commands.theory", "commands.training"},
-    {"commands.data", "commands.structure"},
+    {"commands.data", "commands.structure", "commands.transfer"},
     {"cli"},
     {"demo"},
 ]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastr.cli import run
-from fastr.coverage import Rows, core_gradient, measure, random_rows, ranks
+from fastr.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
 from fastr.representations.cp import CPConfig
 from fastr.representations.schedule import perturb
 from fastr.representations.tucker import TuckerConfig
@@ -73,7 +73,7 @@ def test_ranks_of_known_matrices():
 
 
 def test_random_rows_are_standardised_and_repeatable():
-    found, again = (random_rows("cartpole-swingup", 2, 700, 3) for _ in range(2))
+    found, again = (standardised(random_rows("cartpole-swingup", 2, 700, 3)) for _ in range(2))
     np.testing.assert_array_equal(found.values, again.values)
     states = found.values[:, : found.spec.state_dim]
     np.testing.assert_allclose(states.mean(axis=0), 0.0, atol=1e-9)

@@ -6,10 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fastr.cli import run
 from fastr.config import from_json, preset, to_json
 from fastr.errors import UserError
 from fastr.runs import RunDirectory, RunWriter
 from fastr.train import train
+from fastr.transfer import linear_cka
 
 TASK = "gym:Pendulum-v1"
 
@@ -112,3 +114,75 @@ def test_what_cannot_be_inherited_is_one_sentence(source, tmp_path, changes, sai
 def test_a_source_without_anything_to_keep_is_refused():
     with pytest.raises(UserError, match="without --keep"):
         tiny(source="runs/gait")
+
+
+def rotation(size, seed):
+    return np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))[0]
+
+
+def test_cka_of_the_same_feature_is_one_in_any_rotation_and_scale():
+    feature = np.random.default_rng(0).normal(size=(50, 4)) * np.array([1.0, 2.0, 3.0, 4.0])
+    assert linear_cka(feature, feature) == pytest.approx(1.0)
+    assert linear_cka(feature, 7.0 * feature @ rotation(4, 1) + 3.0) == pytest.approx(1.0)
+
+
+def test_cka_of_unrelated_features_is_small():
+    first, second = (np.random.default_rng(seed).normal(size=(5_000, 3)) for seed in (0, 1))
+    assert linear_cka(first, second) < 0.01
+    assert linear_cka(first, np.ones((5_000, 2))) == 0.0
+
+
+def test_cka_of_orthogonal_halves():
+    """X has two uncorrelated coordinates of one variance and Y one of them: 1 / sqrt(2)."""
+    first = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    assert linear_cka(first, first[:, :1]) == pytest.approx(2**-0.5)
+
+
+def test_transfer_from_beginning_to_end(source, capsys, tmp_path):
+    """Kept and scratch, tables and picture; again, nothing is trained twice."""
+    command = ["transfer", str(source.path), "--shift", "degradation:1", "--figure"]
+    arguments = [*command, "--out", str(tmp_path)]
+    assert run([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    kept, scratch = result["conditions"]
+    assert (kept["condition"], scratch["condition"]) == (
+        "fastr-keep-state-factor",
+        "fastr-scratch",
+    )
+    assert kept["frozen_parameters"] > 0 == scratch["frozen_parameters"]
+    everything = kept["trainable_parameters"] + kept["frozen_parameters"]
+    assert everything == scratch["trainable_parameters"]
+    assert kept["unadapted_return"] < 0  # Pendulum's rewards are costs
+    values = {(entry["seed"], entry["what"]): entry["value"] for entry in result["moved"]}
+    for seed in (3, 7):
+        assert values[seed, "CKA of the state factor"] == pytest.approx(1.0, abs=1e-6)
+        assert values[seed, "CKA of the action factor"] < 0.999
+        assert values[seed, "ranking loss, adapted"] > 0
+    assert (tmp_path / "curves.png").stat().st_size > 1_000
+    recorded = (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes()
+    assert run(arguments) == 0
+    assert "What moved" in capsys.readouterr().out
+    assert (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes() == recorded
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--shift", "permutation"], "at least two actuators"),
+        (["--shift", "degradaton"], "Did you mean degradation"),
+        (["--shift", "dead", "--keep", "encoder"], "it can keep state-factor"),
+        ([], "--shift"),
+    ],
+)
+def test_wrong_transfers_are_one_sentence(source, capsys, tmp_path, arguments, said):
+    assert run(["transfer", str(source.path), *arguments, "--out", str(tmp_path / "out")]) == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert message.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_runs_of_one_method_cannot_be_compared(source, adapted, capsys):
+    runs = [str(source.path), str(adapted.path)]
+    assert run(["transfer", *runs, "--shift", "dead"]) == 2
+    assert "same method" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from fastr.commands.sizing import Bench, Info  # noqa: E402
 from fastr.commands.structure import Ablation, Coverage  # noqa: E402
 from fastr.commands.theory import Theory  # noqa: E402
 from fastr.commands.training import Resume, Train  # noqa: E402
+from fastr.commands.transfer import Transfer  # noqa: E402
 from fastr.config import METHODS, Preset, grounded, on_this_device, preset  # noqa: E402
 from fastr.misfit.config import preset as misfit_preset  # noqa: E402
 
@@ -32,6 +33,7 @@ fastr: factorized spectral representations for reinforcement learning
   fastr play RUN      film the learned policy     fastr play runs/gait --video gait.mp4
   fastr info TASK     sizes, work and memory      fastr info humanoid-walk --method ctrl-sr
   fastr bench TASK    time the update             fastr bench humanoid-walk --seeds 0 1 2
+  fastr transfer RUN  adapt to other actuators    fastr transfer runs/gait --shift permutation:7
   fastr ablation TASK compare interactions        fastr ablation walker-walk --preset quick
   fastr coverage TASK what one batch can train    fastr coverage humanoid-walk
   fastr theory        run the paper's claims      fastr theory separation --out pages/theory
@@ -75,6 +77,7 @@ def command(name: str, *arguments: str) -> Any:
         "ablation": Ablation,
         "coverage": Coverage,
         "theory": Theory,
+        "transfer": Transfer,
         "collect": Collect,
         "misfit-figure": MisfitFigure,
     }

@@ -101,7 +101,7 @@ def ranks(matrix: Float64[np.ndarray, "row column"]) -> tuple[int, int]:
 
 
 def random_rows(task: str, frame_skip: int, count: int, seed: int) -> Rows:
-    """Packed transitions of a uniformly random policy, observations standardised."""
+    """Packed transitions of a uniformly random policy, in random order."""
     rng = np.random.default_rng(seed)
     with contextlib.closing(envs.load(task, frame_skip)) as environment:
         spec, rows, episode = environment.spec, [], 0
@@ -115,9 +115,13 @@ def random_rows(task: str, frame_skip: int, count: int, seed: int) -> Rows:
                 state, over = step.next_state, step.terminated or step.truncated
             episode += 1
     # In another order: neighbours in time are nearly the same state.
-    values = np.asarray(rows, np.float64)[rng.permutation(count)]
-    states, next_states = slice(0, spec.state_dim), slice(-spec.state_dim - 2, -2)
-    mean, std = values[:, states].mean(axis=0), values[:, states].std(axis=0) + 1e-6
-    for part in (states, next_states):
+    return Rows(np.asarray(rows, np.float64)[rng.permutation(count)], spec)
+
+
+def standardised(rows: Rows) -> Rows:
+    """The same transitions with observations of mean 0 and variance 1."""
+    values, size = rows.values.copy(), rows.spec.state_dim
+    mean, std = values[:, :size].mean(axis=0), values[:, :size].std(axis=0) + 1e-6
+    for part in (slice(0, size), slice(-size - 2, -2)):
         values[:, part] = (values[:, part] - mean) / std
-    return Rows(values, spec)
+    return Rows(values, rows.spec)

@@ -42,9 +42,15 @@ def learning_curve(
 
 
 def compared_curves(
-    curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]], title: str, path: Path
+    curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
+    title: str,
+    path: Path,
+    levels: Mapping[str, float] | None = None,
 ) -> None:
-    """Mean return of each method's seeds against frames, with a band of one standard deviation."""
+    """Mean return of each method's seeds against frames, with a band of one standard deviation.
+
+    Levels are returns that belong to no frame, drawn as dashed lines.
+    """
     with picture(path, xlabel=FRAMES, ylabel=RETURN, title=title) as axes:
         for name, seeds in curves.items():
             frames = [frame for frame, _ in seeds[0]]
@@ -52,6 +58,8 @@ def compared_curves(
             mean, std = returns.mean(axis=0), returns.std(axis=0)
             (line,) = axes.plot(frames, mean, label=name)
             axes.fill_between(frames, mean - std, mean + std, color=line.get_color(), alpha=0.15)
+        for number, (name, level) in enumerate((levels or {}).items()):
+            axes.axhline(level, linestyle="--", color=f"C{len(curves) + number}", label=name)
         from_zero(axes)
 
 

@@ -1,6 +1,8 @@
 """What all commands share: options of one kind, and results for people or for programs."""
 
+import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,3 +31,12 @@ def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None
 def mib(size: int) -> str:
     """Bytes for people."""
     return f"{size / 2**20:,.0f} MiB"
+
+
+def write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """One line per dictionary, under their common keys."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, lines[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)

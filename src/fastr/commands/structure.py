@@ -1,6 +1,5 @@
 """fastr ablation and fastr coverage: what the interaction of the factors is worth."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from fastr.commands.show import Flag, print_json, print_table
+from fastr.commands.show import Flag, print_json, print_table, write_csv
 from fastr.commands.training import check_possible, finished_rows
 from fastr.config import METHODS, Preset, TrainConfig, grounded, on_this_device, preset
 from fastr.errors import UserError
@@ -148,13 +147,14 @@ class Coverage:
         """Measure one method after the other."""
         from rich.progress import track
 
-        from fastr.coverage import measure, random_rows
+        from fastr.coverage import measure, random_rows, standardised
 
         configs = {method: self.representation(method) for method in self.methods}
         if not self.batch_sizes or min(self.batch_sizes) < 2:
             raise UserError("--batch-sizes must name sizes of at least 2: one has no negatives.")
         frame_skip = preset(self.task, "fastr", self.preset).frame_skip
-        rows = random_rows(self.task, frame_skip, max(self.batch_sizes), self.seed)
+        count = max(self.batch_sizes)
+        rows = standardised(random_rows(self.task, frame_skip, count, self.seed))
         found = []
         for method in track(configs, "measuring", transient=True, disable=self.json):
             found += measure(method, configs[method], rows, self.batch_sizes, self.seed)
@@ -190,12 +190,3 @@ def ranking(agent: AgentConfig) -> RankingConfig | None:
     """The agent's contrastive representation, if it has one."""
     representation = getattr(agent, "representation", None)
     return representation if isinstance(representation, RankingConfig) else None
-
-
-def write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """One line per dictionary, under their common keys."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, lines[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)

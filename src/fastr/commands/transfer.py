@@ -1,0 +1,237 @@
+"""fastr transfer: keep the body, relearn the hands."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import tyro
+
+from fastr.agents.spectral import Keep, SpectralConfig, part_to_keep
+from fastr.commands.looking import trained
+from fastr.commands.show import Flag, print_json, print_table, write_csv
+from fastr.commands.training import check_possible, finished_rows
+from fastr.config import TrainConfig, from_json
+from fastr.errors import UserError
+from fastr.runs import RunDirectory
+from fastr.shifts import split
+
+Sources = Annotated[tuple[Path, ...], tyro.conf.Positional]
+HELD_OUT = 512
+"""Transitions on the shifted body that representations are compared on."""
+
+
+class Condition(NamedTuple):
+    """One curve of the figure."""
+
+    source: Path
+    keep: Keep
+    config: TrainConfig
+
+    @property
+    def label(self) -> str:
+        """Its name in tables, pictures and directories."""
+        kept = "scratch" if self.keep == "nothing" else f"keep-{self.keep}"
+        return f"{self.config.method}-{kept}"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Adapt trained runs to a body whose actuators were rewired or worn (Sec. Modular Reuse).
+
+    What is kept never moves, nor do the observation statistics; all else starts anew. OUT gets a
+    run directory per condition, table.csv, moved.csv and curves.png; the same command goes on
+    where it was stopped. The paper's figure: a FaStR run, a CTRL-SR run, and --figure.
+    """
+
+    sources: Sources
+    """Run directories; one for each method to compare."""
+    shift: str
+    """Actuator shifts, as behind a task's @: permutation:SEED, degradation:SEED, dead=N:SEED,
+    latency=STEPS, dead-band=WIDTH, quantization=LEVELS, joined by +."""
+    keep: Literal["largest", "state-factor", "encoder", "nothing"] = "largest"
+    """What to take over: the largest part that depends on the state (the state factor, or a joint
+    encoder as a whole), or nothing, which is training from scratch on the shifted body."""
+    figure: Flag = False
+    """Also train every source's method from scratch on the shifted body."""
+    frames: int | None = None
+    """Budget of each adaptation in frames, i.e. simulator steps (default: the source's)."""
+    out: Path | None = None
+    """Directory for everything (default: runs/transfer-TASK@SHIFT)."""
+    json: Flag = False
+    """Print one JSON object on stdout and nothing else there."""
+
+    def run(self) -> int:
+        """Zero-shot returns, one condition after the other, then the comparison."""
+        conditions = self.conditions()
+        out = self.out or Path("runs") / f"transfer-{conditions[0].config.task.replace(':', '-')}"
+        for condition in conditions:
+            check_possible(condition.config)
+        found = {}
+        for condition in conditions:
+            if (rows := finished_rows(condition.config, out / condition.label)) is None:
+                print(f"fastr: stopped; the same command goes on in {out}.")
+                return 0
+            found[condition.label] = rows
+        return self.report(conditions, found, out)
+
+    def conditions(self) -> list[Condition]:
+        """Every run to make."""
+        if not self.sources:
+            raise UserError("fastr transfer needs a run, for example `fastr transfer runs/gait`.")
+        found = []
+        for path in self.sources:
+            config = from_json(RunDirectory.open(path).config["train"])
+            if not isinstance(config.agent, SpectralConfig):
+                raise UserError(f"{path} was trained by {config.method}, which has no encoder.")
+            kept = part_to_keep(config.agent.representation)
+            keep: Keep = kept if self.keep == "largest" else self.keep
+            found.append(self.condition(path, config, keep))
+            if self.figure and keep != "nothing":
+                found.append(self.condition(path, config, "nothing"))
+        if len({entry.label for entry in found}) < len(found):
+            raise UserError("Two sources are of the same method; compare one run of each.")
+        if len({split(entry.config.task)[0] for entry in found}) > 1:
+            raise UserError("The sources are of different tasks; compare runs of one.")
+        return found
+
+    def condition(self, path: Path, source: TrainConfig, keep: Keep) -> Condition:
+        """One run: the source's configuration on the shifted body."""
+        task = f"{source.task}{'+' if '@' in source.task else '@'}{self.shift}"
+        agent = replace(source.agent, keep=keep)
+        frames = self.frames or source.frames
+        origin = "" if keep == "nothing" else str(path)
+        config = replace(source, task=task, agent=agent, frames=frames, source=origin)
+        return Condition(path, keep, config)
+
+    def report(self, conditions: Sequence[Condition], rows: dict[str, list], out: Path) -> int:
+        """Table, curves and what moved."""
+        from fastr.plots import compared_curves
+        from fastr.summary import evaluations
+
+        unadapted = {path: zero_shot(path, conditions[0].config.task) for path in self.sources}
+        lines = [
+            line(condition, rows[condition.label], unadapted[condition.source])
+            for condition in conditions
+        ]
+        write_csv(out / "table.csv", lines)
+        changes = [
+            entry
+            for condition in conditions
+            if condition.keep != "nothing"
+            for entry in what_moved(condition, out / condition.label)
+        ]
+        if changes:
+            write_csv(out / "moved.csv", changes)
+        curves = {
+            entry.label: [evaluations(rows[entry.label], seed) for seed in entry.config.seeds]
+            for entry in conditions
+        }
+        levels = {f"{Path(path).name}, unadapted": value for path, value in unadapted.items()}
+        title = f"{conditions[0].config.task}: adaptation"
+        compared_curves(curves, title, out / "curves.png", levels)
+        if self.json:
+            return print_json({"out": str(out), "conditions": lines, "moved": changes})
+        show(lines, changes, conditions[0].config.task)
+        print(f"table  {out / 'table.csv'}\ncurves {out / 'curves.png'}")
+        return 0
+
+
+def zero_shot(path: Path, task: str) -> float:
+    """The mean return of a run's policies on the shifted body, before any adaptation."""
+    from fastr.evaluate import Evaluator, evaluation_workers
+
+    config, _, policies = trained(path)
+    workers = evaluation_workers(len(config.seeds), config.eval_episodes)
+    with Evaluator(task, config.frame_skip, config.agent, workers=workers) as evaluator:
+        episodes = range(config.eval_episodes)
+        return float(evaluator.submit(policies, config.seeds, episodes).returns().mean())
+
+
+def line(condition: Condition, rows: Sequence[dict[str, Any]], unadapted: float) -> dict[str, Any]:
+    """One condition's parameters and returns."""
+    from fastr.count import kept_networks, network_parameters
+    from fastr.envs import spec
+    from fastr.summary import summary
+
+    config = condition.config
+    networks = network_parameters(config, spec(config.task, config.frame_skip))
+    frozen = sum(networks[name] for name in kept_networks(config))
+    source = from_json(RunDirectory.open(condition.source).config["train"])
+    before = summary(RunDirectory.open(condition.source).rows(), source.seeds)
+    after = summary(rows, config.seeds)
+    reference = before["last_10_evaluations_return_mean"]
+    return {
+        "condition": condition.label,
+        "trainable_parameters": sum(networks.values()) - frozen,
+        "frozen_parameters": frozen,
+        "frames": config.frames,
+        "source_return": reference,
+        "unadapted_return": unadapted,
+        "return_mean": after["last_10_evaluations_return_mean"],
+        "return_std": after["last_10_evaluations_return_std"],
+        "share_of_source": after["last_10_evaluations_return_mean"] / reference,
+    }
+
+
+def what_moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
+    """How far each component's features are from the source's, seed by seed."""
+    from fastr.arrays import saved_cohort
+    from fastr.coverage import random_rows
+    from fastr.transfer import moved, of_seed
+
+    config = condition.config
+    rows = random_rows(config.task, config.frame_skip, HELD_OUT, 0)
+    old, new = RunDirectory.open(condition.source), RunDirectory.open(run)
+    origin = from_json(old.config["train"])
+    before, _ = saved_cohort(origin, old.latest())
+    after, _ = saved_cohort(config, new.latest())
+    found = []
+    for place, seed in enumerate(config.seeds):
+        source = of_seed(before, origin.seeds.index(seed))
+        change = moved(source, of_seed(after, place), rows)
+        found += [
+            {"condition": condition.label, "seed": seed, "what": f"CKA of the {name}", "value": v}
+            for name, v in change.similarity.items()
+        ]
+        losses = {"unadapted": change.source_loss, "adapted": change.adapted_loss}
+        found += [
+            {
+                "condition": condition.label,
+                "seed": seed,
+                "what": f"ranking loss, {name}",
+                "value": value,
+            }
+            for name, value in losses.items()
+        ]
+    return found
+
+
+def show(lines: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]], task: str) -> None:
+    """Both tables on stdout."""
+    print_table(
+        f"{task}: return is the mean of the last 10 evaluations",
+        ("condition", "trainable", "frozen", "source", "unadapted", "return", "of source"),
+        [
+            (
+                entry["condition"],
+                f"{entry['trainable_parameters']:,}",
+                f"{entry['frozen_parameters']:,}",
+                entry["source_return"],
+                entry["unadapted_return"],
+                entry["return_mean"],
+                f"{entry['share_of_source']:.0%}",
+            )
+            for entry in lines
+        ],
+    )
+    means: dict[tuple[str, str], list[float]] = {}
+    for entry in changes:
+        means.setdefault((entry["condition"], entry["what"]), []).append(entry["value"])
+    if means:
+        print_table(
+            f"What moved, on {HELD_OUT} random transitions of the shifted body (mean over seeds)",
+            ("condition", "what", "value"),
+            [(*key, f"{np.mean(values):.3f}") for key, values in means.items()],
+        )
