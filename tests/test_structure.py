@@ -107,6 +107,15 @@ def test_wrong_coverage_is_one_sentence(capsys, arguments, said):
     assert message.count("\n") == 1
 
 
+def test_a_file_in_the_place_of_out_is_said_before_the_work(capsys, tmp_path):
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    assert run(["coverage", "walker-walk", "--out", str(taken)]) == 2
+    message = capsys.readouterr().err
+    assert "taken cannot be written" in message
+    assert message.count("\n") == 1
+
+
 ABLATION = ["ablation", "gym:Pendulum-v1", "--preset", "quick", "--methods", "td3", "concat"]
 
 

@@ -184,6 +184,7 @@ def test_transfer_from_beginning_to_end(source, capsys, tmp_path):
         (["--shift", "permutation"], "at least two actuators"),
         (["--shift", "degradaton"], "Did you mean degradation"),
         (["--shift", "dead", "--keep", "encoder"], "it can keep state-factor"),
+        (["--shift", "dead", "--frames", "0"], "--frames is 0"),
         ([], "--shift"),
     ],
 )

@@ -10,6 +10,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from fastr.runs import write_errors
+
 Run = Annotated[Path, tyro.conf.Positional]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 
@@ -35,8 +37,7 @@ def mib(size: int) -> str:
 
 def write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """One line per dictionary, under their common keys."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+    with write_errors(path), path.open("w", newline="") as file:
         writer = csv.DictWriter(file, lines[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)

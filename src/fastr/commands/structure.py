@@ -1,5 +1,6 @@
 """fastr ablation and fastr coverage: what the interaction of the factors is worth."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from fastr.config import METHODS, Preset, TrainConfig, grounded, on_this_device,
 from fastr.errors import UserError
 from fastr.methods import AgentConfig, Method
 from fastr.representations.ranking import RankingConfig
+from fastr.runs import write_errors
 
 Task = Annotated[str, tyro.conf.Positional]
 CONDITIONS: tuple[Method, ...] = ("ctrl-sr", "concat", "tucker", "fastr")
@@ -53,7 +55,7 @@ class Ablation:
         rows = {}
         for method, config in configs.items():
             if (found := finished_rows(config, out / method)) is None:
-                print(f"fastr: stopped; the same command goes on in {out}.")
+                print(f"fastr: stopped; the same command goes on in {out}.", file=sys.stderr)
                 return 0
             rows[method] = found
         return self.report(configs, rows, out)
@@ -152,6 +154,10 @@ class Coverage:
         configs = {method: self.representation(method) for method in self.methods}
         if not self.batch_sizes or min(self.batch_sizes) < 2:
             raise UserError("--batch-sizes must name sizes of at least 2: one has no negatives.")
+        if self.out:
+            # Before the work, not after it.
+            with write_errors(self.out):
+                self.out.mkdir(parents=True, exist_ok=True)
         frame_skip = preset(self.task, "fastr", self.preset).frame_skip
         count = max(self.batch_sizes)
         rows = standardised(random_rows(self.task, frame_skip, count, self.seed))
@@ -162,7 +168,6 @@ class Coverage:
         if self.out:
             from fastr.plots import coverage_curves
 
-            self.out.mkdir(parents=True, exist_ok=True)
             write_csv(self.out / "coverage.csv", lines)
             coverage_curves(lines, self.out / "coverage.png")
         if self.json:

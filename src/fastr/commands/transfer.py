@@ -1,5 +1,6 @@
 """fastr transfer: keep the body, relearn the hands."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,7 +72,7 @@ class Transfer:
         found = {}
         for condition in conditions:
             if (rows := finished_rows(condition.config, out / condition.label)) is None:
-                print(f"fastr: stopped; the same command goes on in {out}.")
+                print(f"fastr: stopped; the same command goes on in {out}.", file=sys.stderr)
                 return 0
             found[condition.label] = rows
         return self.report(conditions, found, out)
@@ -100,7 +101,7 @@ class Transfer:
         """One run: the source's configuration on the shifted body."""
         task = f"{source.task}{'+' if '@' in source.task else '@'}{self.shift}"
         agent = replace(source.agent, keep=keep)
-        frames = self.frames or source.frames
+        frames = source.frames if self.frames is None else self.frames
         origin = "" if keep == "nothing" else str(path)
         config = replace(source, task=task, agent=agent, frames=frames, source=origin)
         return Condition(path, keep, config)
@@ -171,7 +172,9 @@ def line(condition: Condition, rows: Sequence[dict[str, Any]], unadapted: float)
         "unadapted_return": unadapted,
         "return_mean": after["last_10_evaluations_return_mean"],
         "return_std": after["last_10_evaluations_return_std"],
-        "share_of_source": after["last_10_evaluations_return_mean"] / reference,
+        "share_of_source": (
+            after["last_10_evaluations_return_mean"] / reference if reference > 0 else None
+        ),
     }
 
 
@@ -221,7 +224,7 @@ def show(lines: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]], tas
                 entry["source_return"],
                 entry["unadapted_return"],
                 entry["return_mean"],
-                f"{entry['share_of_source']:.0%}",
+                "" if entry["share_of_source"] is None else f"{entry['share_of_source']:.0%}",
             )
             for entry in lines
         ],

@@ -37,7 +37,7 @@ Score = Callable[[Float[Array, "candidate dim"]], Float[Array, "anchor candidate
 
 
 @dataclass(frozen=True)
-class RankingConfig:
+class RankingConfig(abc.ABC):
     """Sizes and weights every contrastive representation shares (App. FaStR, Table hyperparams)."""
 
     feature_dim: int = 512
@@ -81,9 +81,9 @@ class RankingConfig:
         """A fresh head that makes a scalar of a feature: critics and reward."""
         return FourierHead(self.feature_dim, self.fourier_dim, self.head_dim, key=key)
 
+    @abc.abstractmethod
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Contrastive":
         """Fresh networks for this environment."""
-        raise NotImplementedError
 
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)

@@ -1,12 +1,11 @@
 """Random finite MDPs: mixtures that are exactly CP, energies whose log ratio is, and a lock."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
 
-from fastr.theory.mdp import CPMDP, FiniteMDP
+from fastr.theory.mdp import CPMDP, FactoredMDP
 
 
 def mixture(
@@ -37,7 +36,7 @@ def mixture(
 
 
 @dataclass(frozen=True)
-class EnergyMDP:
+class EnergyMDP(FactoredMDP):
     """An energy-based MDP: P(s'|s,a) = exp(psi(s,a)^T m(s')) / Z(s,a).
 
     Its log ratio to any distribution q(s') is a CP product up to log Z(s,a), which the ranking loss
@@ -45,24 +44,11 @@ class EnergyMDP:
     hold log q: without that the log ratio to q would need one CP term more.
     """
 
-    state_factor: Float[np.ndarray, "state feature"]
-    action_factor: Float[np.ndarray, "action feature"]
-    next_factor: Float[np.ndarray, "state feature"]
-    reward_weight: Float[np.ndarray, " feature"]
-    discount: float
-
-    @property
-    def feature(self) -> Float[np.ndarray, "state action feature"]:
-        """psi(s,a) = phi_s(s) * phi_a(a)."""
-        return self.state_factor[:, None] * self.action_factor[None]
-
-    @cached_property
-    def mdp(self) -> FiniteMDP:
-        """The same MDP as a table."""
+    def kernel(self) -> Float[np.ndarray, "state action next"]:
+        """exp(psi(s,a)^T m(s')) / Z(s,a)."""
         energies = self.feature @ self.next_factor.T
         weights = np.exp(energies - energies.max(-1, keepdims=True))
-        kernel = weights / weights.sum(-1, keepdims=True)
-        return FiniteMDP(kernel, self.feature @ self.reward_weight, self.discount)
+        return weights / weights.sum(-1, keepdims=True)
 
 
 def energy(

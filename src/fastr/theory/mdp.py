@@ -1,5 +1,6 @@
 """Finite MDPs solved exactly, and those whose kernel is exactly a CP product (Eq. (cp))."""
 
+import abc
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,15 +36,15 @@ class FiniteMDP:
 
 
 @dataclass(frozen=True)
-class CPMDP:
-    """The CP-factored MDP of Eq. (cp) and Eq. (reward) on finite sets."""
+class FactoredMDP(abc.ABC):
+    """An MDP on finite sets that one factor per mode describes, Eq. (cp)."""
 
     state_factor: Float[np.ndarray, "state feature"]
     """phi_s"""
     action_factor: Float[np.ndarray, "action feature"]
     """phi_a"""
     next_factor: Float[np.ndarray, "state feature"]
-    """m, against the counting measure."""
+    """m"""
     reward_weight: Float[np.ndarray, " feature"]
     """theta_r"""
     discount: float
@@ -53,11 +54,23 @@ class CPMDP:
         """psi(s,a) = phi_s(s) * phi_a(a)."""
         return self.state_factor[:, None] * self.action_factor[None]
 
+    @abc.abstractmethod
+    def kernel(self) -> Float[np.ndarray, "state action next"]:
+        """P(s'|s,a)."""
+
     @cached_property
     def mdp(self) -> FiniteMDP:
         """The same MDP as a table."""
-        kernel = self.feature @ self.next_factor.T
-        return FiniteMDP(kernel, self.feature @ self.reward_weight, self.discount)
+        return FiniteMDP(self.kernel(), self.feature @ self.reward_weight, self.discount)
+
+
+@dataclass(frozen=True)
+class CPMDP(FactoredMDP):
+    """The CP-factored MDP of Eq. (cp) and Eq. (reward): P = psi^T m, m a density by counting."""
+
+    def kernel(self) -> Float[np.ndarray, "state action next"]:
+        """P(s'|s,a) = psi(s,a)^T m(s')."""
+        return self.feature @ self.next_factor.T
 
 
 def random_policy(
