@@ -12,7 +12,7 @@ import pytest
 from fastr.optim import Adam, Trainable
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
-from fastr.representations.ranking import Contrast, against, positives, ranking_loss
+from fastr.representations.ranking import Contrast, against, centre, positives, ranking_loss
 from fastr.representations.schedule import perturb, vp_signal
 from fastr.spec import EnvSpec
 
@@ -191,10 +191,8 @@ def test_logits_are_the_equations(representation, evaluated, exact_batch, noise)
     _, logits, _, _ = evaluated
     expected = np_logits(representation, exact_batch, np.asarray(noise, np.float64))
     assert np.ptp(expected) > 0.3
-    if representation.contrast.config.score != "raw":
-        # Up to a constant per anchor and level, which no softmax sees.
-        logits = logits - np.mean(logits, axis=-1, keepdims=True)
-        expected = expected - np.mean(expected, axis=-1, keepdims=True)
+    # Up to a constant per anchor and level, which no softmax sees.
+    expected = expected - np.mean(expected, axis=-1, keepdims=True)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=2e-5)
 
 
@@ -302,7 +300,7 @@ def test_identical_next_states_under_identical_noise_cannot_be_ranked(evaluate, 
     state = jnp.asarray(np.tile(generator.normal(size=3), (BATCH, 1)), jnp.float32)
     noise = jnp.asarray(np.tile(generator.normal(size=(LEVELS, 1, 3)), (1, BATCH, 1)), jnp.float32)
     _, logits, _, _ = evaluate(replace(batch, next_state=state), noise)
-    assert np.ptp(logits) > 0.1
+    np.testing.assert_allclose(logits, 0.0, atol=1e-5)
     assert float(compiled_ranking_loss(logits)) == pytest.approx(math.log(BATCH), rel=1e-6)
 
 
@@ -375,6 +373,37 @@ def test_bfloat16_scores_are_float32_near_the_exact_ones(spec, cp_config, make_w
     assert scores[1].dtype == jnp.float32
     assert np.any(np.asarray(scores[0]) != np.asarray(scores[1]))
     np.testing.assert_allclose(scores[1], scores[0], atol=0.05 * np.abs(scores[0]).max())
+
+
+def test_centred_candidates_differ_as_before():
+    candidates = jnp.asarray(np.random.default_rng(0).normal(3.0, 1.0, (2, 5, 4)), jnp.float32)
+    centred = np.asarray(centre(candidates, 3))
+    np.testing.assert_allclose(centred[..., :3].mean(axis=1), 0.0, atol=1e-6)
+    np.testing.assert_array_equal(centred[..., 3], candidates[..., 3])
+    differences = [np.asarray(rows) - np.asarray(rows)[:, :1] for rows in (centred, candidates)]
+    np.testing.assert_allclose(*differences, atol=1e-6)
+
+
+def test_only_centred_candidates_push_nothing_along_what_they_share():
+    """A coordinate that all candidates have in common changes no loss, so its gradient is zero.
+
+    A row of softmax - own sums to zero, but not when rounded to bfloat16: uncentred, the anchors
+    are pushed along the common coordinate.
+    """
+    generator = np.random.default_rng(0)
+    anchors = jnp.asarray(generator.normal(size=(100, 8)) * 0.01, jnp.bfloat16)
+    rows = np.concatenate([np.full((100, 1), 64.0), generator.normal(size=(100, 7))], axis=1)
+    candidates = jnp.asarray(rows[None], jnp.bfloat16)
+
+    def push(candidates):
+        def loss(anchors):
+            return ranking_loss(against(anchors)(candidates[0]).reshape(100, 1, 100))
+
+        gradient = np.abs(np.asarray(jax.grad(loss)(anchors), np.float64)).mean(axis=0)
+        return gradient[0] / gradient[1:].mean()
+
+    assert push(candidates) > 0.05
+    assert push(centre(candidates, 8)) == 0.0
 
 
 # At these depths and sizes each gradient is a sum of hundreds of products of numbers rounded to 8

@@ -165,6 +165,22 @@ def aligned(
     return jnp.pad(rows, ((0, 0), (0, padding))), jnp.pad(weight, ((0, padding), (0, 0)))
 
 
+def centre(
+    candidates: Float[Array, "level candidate dim"], size: int
+) -> Float[Array, "level candidate dim"]:
+    """Candidates less their mean over those they compete with, in the first `size` numbers.
+
+    It shifts every logit of an anchor alike, so the ranking loss and its gradients stay as they
+    are; but not their rounding. A row of softmax - own sums to zero, and in bfloat16 it does not:
+    -511/512 rounds to -0.996, always to that side. Times a mean that all candidates share, this is
+    a force on what the loss cannot see, and it drove factors to norms of 1e9 (docs/deviations.md).
+    """
+    wide = widen(candidates)
+    mean = jnp.mean(wide, axis=1, keepdims=True)
+    unseen = jnp.arange(candidates.shape[2]) < size
+    return (wide - jnp.where(unseen, mean, 0.0)).astype(candidates.dtype)
+
+
 def against(anchors: Float[Array, "anchor feature"]) -> Score:
     """The inner product of these anchors with candidates, in the candidates' precision."""
     return lambda candidates: inner_products(anchors.astype(candidates.dtype), candidates)
@@ -264,9 +280,14 @@ class Contrast(eqx.Module):
     def logits(
         self, score: Score, states: Float[Array, "level batch state"]
     ) -> Float[Array, "batch level batch"]:
-        """The score of every anchor with every perturbed next state of every level, in float32."""
+        """The score of every anchor with every perturbed next state of every level, in float32.
+
+        Up to a number per anchor and level, which no softmax sees.
+        """
         levels, batch, _ = states.shape
-        scores = score(self.candidates(states)).reshape(batch, levels, batch)
+        candidates = self.candidates(states)
+        centred = centre(candidates.reshape(levels, batch, -1), self.config.unseen_dim)
+        scores = score(centred.reshape(candidates.shape)).reshape(batch, levels, batch)
         if self.log_temperature is None:
             return scores
         return scores * jnp.exp(-self.log_temperature)[None, :, None]
