@@ -62,7 +62,8 @@ def _array(
     arrays: dict[str, np.ndarray], name: str, leaf: jax.ShapeDtypeStruct
 ) -> jax.Array | np.ndarray:
     """The saved array of this name; the replay, which nothing here needs, stays empty."""
-    if name == REPLAY:
+    # Priorities too: their shape follows the capacity, which is 1 here.
+    if name.startswith("learners.replay."):
         return jnp.zeros(leaf.shape, leaf.dtype)
     if name not in arrays or arrays[name].shape != leaf.shape:
         raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
