@@ -1,6 +1,6 @@
 """Factorized spectral representations for reinforcement learning.
 
-As a library, `fastr.load(RUN)` gives a trained run's policy and features (docs/export.md). Importing
+As a library, `fastr.load(RUN)` gives a trained policy and its features (docs/export.md). Importing
 fastr itself is light: JAX comes with the first use of `load`.
 """
 

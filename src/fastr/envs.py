@@ -362,11 +362,11 @@ class _Gym(_Simulator):
         return _Frame(float(reward), observation, bool(terminated), bool(truncated))
 
     def _image(self, height: int, width: int) -> np.ndarray:
-        image = self._env.render()
-        # Gymnasium fixes an image's size when it makes the environment: pick the nearest pixels.
-        rows = np.arange(height) * image.shape[0] // height
-        columns = np.arange(width) * image.shape[1] // width
-        return image[rows[:, None], columns].astype(np.uint8, copy=False)
+        from PIL import Image, ImageOps
+
+        # Gymnasium fixes an image's size when it makes the environment: scale it, do not stretch.
+        image = Image.fromarray(np.asarray(self._env.render()).astype(np.uint8, copy=False))
+        return np.array(ImageOps.pad(image, (width, height), Image.Resampling.BILINEAR))
 
 
 class _Shifted(Environment):

@@ -1,8 +1,8 @@
 """A trained run as a library sees it: NumPy arrays in, NumPy arrays out.
 
-    policy = fastr.load("runs/gait", seed=1)
-    action = policy.act(state)
-    feature = policy.features(state, action)
+policy = fastr.load("runs/gait", seed=1)
+action = policy.act(state)
+feature = policy.features(state, action)
 """
 
 import warnings
@@ -86,6 +86,10 @@ class Trained:
             raise UserError(f"Seed {seed} is not in {self.path}; it has {list(self.config.seeds)}.")
         return replace(self, seed=seed)
 
+    def every_seed(self) -> list["Trained"]:
+        """All seeds of the run, in its order."""
+        return [self.with_seed(seed) for seed in self.config.seeds]
+
     def act(self, state: object) -> Float32[np.ndarray, "*batch action"]:
         """Greedy actions in [-1, 1], of shape (..., action_dim).
 
@@ -124,14 +128,19 @@ class Trained:
         """Whether each coordinate of a feature is a product of a state's and an action's factor."""
         return self._maps is not None and isinstance(self._maps.network, CP | Block)
 
+    @property
+    def leaves(self) -> list[np.ndarray]:
+        """The arrays of this seed's policy, as `fastr.policies.compiled` takes them."""
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(self.policy)]
+
     @cached_property
     def policy(self) -> AbstractPolicy:
-        """This seed's greedy policy as a JAX function of one raw state."""
+        """The greedy policy as a JAX function of one raw state."""
         return self._chosen(self._policies)
 
     @cached_property
     def feature_map(self) -> FeatureMap:
-        """This seed's features as a JAX function of one raw state and one action."""
+        """The features as a JAX function of one raw state and one action."""
         if self._maps is None:
             raise UserError(f"{self.config.method} learns no representation: it has no features.")
         return self._chosen(self._maps)

@@ -58,15 +58,19 @@ OPERATIONS = {
 
 
 def load(path):
-    """The policy in a safetensors file: a length, a JSON header, then the arrays end to end."""
+    """The policy in a safetensors file."""
     with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-        data = file.read()
+        return parsed(file.read())
+
+
+def parsed(content):
+    """The policy in a file's content: a length, a JSON header, then the arrays end to end."""
+    (length,) = struct.unpack_from("<Q", content)
+    header = json.loads(content[8 : 8 + length])
     facts = json.loads(header.pop("__metadata__")["fastr_policy"])
     arrays = {}
     for name, entry in header.items():
-        begin, _ = entry["data_offsets"]
-        count = math.prod(entry["shape"])
-        arrays[name] = np.frombuffer(data, "<f4", count, begin).reshape(entry["shape"])
+        begin = 8 + length + entry["data_offsets"][0]
+        flat = np.frombuffer(content, "<f4", math.prod(entry["shape"]), begin)
+        arrays[name] = flat.reshape(entry["shape"])
     return Policy(facts, arrays)

@@ -4,7 +4,6 @@ The graph is built node by node rather than traced from JAX: nine operations nee
 the oldest opset that has LayerNormalization runs nearly everywhere.
 """
 
-import json
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import fastr
+from fastr.export.facts import text_values
 from fastr.export.program import ACTION, NORMALIZED, OBSERVATION, Program, Step
 from fastr.networks import LAYER_NORM_EPSILON
 from fastr.spec import EnvSpec
@@ -41,10 +41,7 @@ def onnx_bytes(program: Program, spec: EnvSpec, facts: dict[str, Any]) -> bytes:
         producer_name="fastr",
         producer_version=fastr.__version__,
     )
-    texts = {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()
-    }
-    helper.set_model_props(model, texts)
+    helper.set_model_props(model, text_values(facts))
     onnx.checker.check_model(model, full_check=True)
     return model.SerializeToString()
 
