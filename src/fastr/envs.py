@@ -533,6 +533,8 @@ def _reported_rendering(name: SuiteTask | GymTask) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        if type(error).__name__ == "DependencyNotInstalled":  # Gymnasium's own, with its own fix
+            raise UserError(f"{name} cannot be drawn: {_one_line(error)}") from None
         raise UserError(
             f"{name} cannot be drawn ({_one_line(error)}): install the Debian packages libegl1 and "
             "libgl1 (apt-get install libegl1 libgl1) and set MUJOCO_GL=egl."

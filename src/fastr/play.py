@@ -13,7 +13,7 @@ from fastr.errors import UserError
 from fastr.evaluate import Evaluator, evaluation_workers
 from fastr.progress import stage
 from fastr.screens import Screen
-from fastr.tiles import STRONGEST, Strongest, Tile, canvas_size, mosaic
+from fastr.tiles import STRONGEST, Strongest, Tile, canvas_size, mosaic, tile_height
 from fastr.trained import Trained
 
 Overlay = Literal["return", "factors"]
@@ -83,14 +83,15 @@ class Episode:
         return Tile(self.picture, f"seed {self.trained.seed}", note, self.bars, self.over)
 
 
-def check_picture(policies: Sequence[Trained], size: tuple[int, int]) -> None:
-    """Raise UserError unless tiles of this height and width make a film."""
+def check_picture(count: int, size: tuple[int, int], overlay: Sequence[Overlay]) -> None:
+    """Raise UserError unless so many pictures of this height and width make a film."""
     if min(size) < SMALLEST:
         raise UserError(f"--height and --width must be at least {SMALLEST} pixels.")
-    tall, wide = canvas_size(len(policies), *size)
+    height, width = size
+    tall, wide = canvas_size(count, tile_height(height, bars="factors" in overlay), width)
     if tall > LARGEST[0] or wide > LARGEST[1]:
         raise UserError(
-            f"{len(policies)} pictures of {size[0]} x {size[1]} pixels make one of {tall} x "
+            f"{count} pictures of {height} x {width} pixels make one of {tall} x "
             f"{wide}, and the limit is {LARGEST[0]} x {LARGEST[1]} (height x width): choose fewer "
             "--seeds or a smaller --height and --width."
         )

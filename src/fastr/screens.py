@@ -4,10 +4,9 @@ import contextlib
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import imageio_ffmpeg
 import numpy as np
@@ -27,6 +26,7 @@ GIF: dict[str, Any] = {
 }
 
 
+@runtime_checkable
 class Screen(Protocol):
     """Takes pictures one by one."""
 
@@ -34,50 +34,47 @@ class Screen(Protocol):
         """Take one more; False once nobody looks any more."""
         ...
 
-    def __enter__(self) -> "Screen":
-        """Open it."""
-        ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        ...
-
 
 class Film:
-    """A video file; its ending chooses the format."""
+    """A video file, made with its first picture; its ending chooses the format."""
 
-    def __init__(self, path: Path, size: tuple[int, int], advance: Callable[[int], None]):
+    def __init__(self, path: Path, advance: Callable[[int], None]):
         self.path, self.advance = path, advance
-        height, width = size
-        gif = path.suffix.lower() == ".gif"
-        options: dict[str, Any] = GIF if gif else {"quality": 7, "macro_block_size": 2}
-        self.writer = imageio_ffmpeg.write_frames(
-            path, (width, height), fps=PICTURES_PER_SECOND, **options
-        )
+        self.writer: Generator[None, Any, None] | None = None
 
     def show(self, picture: np.ndarray) -> bool:
-        """Add one picture."""
+        """Add one picture; all have the first one's size."""
         try:
+            self.writer = self.writer or self.begun(*picture.shape[:2])
             self.writer.send(np.ascontiguousarray(picture))
         except OSError as error:
             raise UserError(f"{self.path} cannot be written ({last_line(error)}).") from None
         self.advance(1)
         return True
 
-    def __enter__(self) -> "Film":
+    def begun(self, height: int, width: int) -> Generator[None, Any, None]:
+        """The encoder, waiting for the first picture."""
+        gif = self.path.suffix.lower() == ".gif"
+        options: dict[str, Any] = GIF if gif else {"quality": 7, "macro_block_size": 2}
+        writer = imageio_ffmpeg.write_frames(
+            self.path,
+            (width, height),
+            fps=PICTURES_PER_SECOND,
+            ffmpeg_log_level="error",
+            **options,
+        )
         with warnings.catch_warnings():
             # Python warns of any fork beside JAX's threads; this starts another program at once.
             warnings.filterwarnings("ignore", message=r"os\.fork", category=RuntimeWarning)
-            self.writer.send(None)
+            writer.send(None)
+        return writer
+
+    def __enter__(self) -> "Film":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
 
 def check_film(path: Path) -> None:

@@ -9,13 +9,15 @@ from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 GAP = 6
-BACKGROUND = (24, 26, 31)
+BACKGROUND, STRIP = (24, 26, 31), (36, 39, 46)
 TEXT = (255, 255, 255)
 MUTED = (176, 182, 194)
 POSITIVE, NEGATIVE = (86, 180, 233), (230, 159, 0)
 """Sky blue and orange: told apart by every kind of colour vision."""
 STRONGEST = 8
 """Coordinates in the strip of bars."""
+FADING = 0.98
+"""What a picture leaves of the bars' scale: one spike should not flatten the rest of a film."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,18 @@ class Strongest:
     def __init__(self, count: int = STRONGEST):
         self.count = count
         self.places: list[int] = []
-        self.largest = 1e-12
+        self.scale = 1e-12
 
     def update(self, vector: Float[np.ndarray, " feature"]) -> tuple[tuple[int, float], ...]:
-        """Coordinates and values, in units of the largest value so far."""
+        """Coordinates and values, in units of the largest value of late."""
         size = np.abs(vector)
-        self.largest = max(self.largest, float(size.max()))
+        self.scale = max(FADING * self.scale, float(size.max()))
         # Stable, so that equals do not change places.
         top = np.argsort(-size, kind="stable")[: self.count].tolist()
         fresh = iter([index for index in top if index not in self.places])
         places = self.places or top
         self.places = [index if index in top else next(fresh) for index in places]
-        return tuple((index, float(vector[index]) / self.largest) for index in self.places)
+        return tuple((index, float(vector[index]) / self.scale) for index in self.places)
 
 
 def grid(count: int) -> tuple[int, int]:
@@ -58,16 +60,22 @@ def grid(count: int) -> tuple[int, int]:
 
 
 def canvas_size(count: int, height: int, width: int) -> tuple[int, int]:
-    """Height and width of so many tiles under a title; even, as video wants it."""
+    """Height and width of so many tiles of this size under a title; even, as video wants it."""
     rows, columns = grid(count)
     tall = _title_height(height) + rows * (height + GAP)
     wide = columns * (width + GAP) + GAP
     return tall + tall % 2, wide + wide % 2
 
 
+def tile_height(height: int, *, bars: bool) -> int:
+    """Pixels of a tile whose picture is so high, with bars under it or without."""
+    return height + (height // 5 + _label_size(height) + 6 if bars else 0)
+
+
 def mosaic(tiles: Sequence[Tile], title: str) -> UInt8[np.ndarray, "tall wide 3"]:
     """All tiles in one picture."""
-    height, width, _ = tiles[0].picture.shape
+    images = [drawn(tile) for tile in tiles]
+    width, height = images[0].size
     tall, wide = canvas_size(len(tiles), height, width)
     _, columns = grid(len(tiles))
     canvas = Image.new("RGB", (wide, tall), BACKGROUND)
@@ -75,39 +83,36 @@ def mosaic(tiles: Sequence[Tile], title: str) -> UInt8[np.ndarray, "tall wide 3"
     middle = (GAP + 4, top // 2)
     size = _fitting(title, _font_size(height), wide - 2 * middle[0])
     ImageDraw.Draw(canvas).text(middle, title, TEXT, _font(size), anchor="lm")
-    for i, tile in enumerate(tiles):
+    for i, image in enumerate(images):
         row, column = divmod(i, columns)
-        place = (GAP + column * (width + GAP), top + row * (height + GAP))
-        canvas.paste(drawn(tile), place)
+        canvas.paste(image, (GAP + column * (width + GAP), top + row * (height + GAP)))
     return np.array(canvas)
 
 
 def drawn(tile: Tile) -> Image.Image:
-    """One tile: the picture, its label and note above, bars below."""
-    image = Image.fromarray(tile.picture)
+    """One tile: the picture with its label and note, bars under it."""
+    height, width, _ = tile.picture.shape
+    tall = tile_height(height, bars=bool(tile.bars))
+    image = Image.new("RGB", (width, tall), STRIP)
+    image.paste(Image.fromarray(tile.picture))
+    if tile.bars:
+        _draw_bars(image, height, tile.bars)
     if tile.over:
         image = Image.blend(image, Image.new("RGB", image.size, BACKGROUND), 0.5)
-    if tile.bars:
-        _draw_bars(image, tile.bars)
-    draw, font = ImageDraw.Draw(image), _font(_font_size(image.height))
+    draw, font = ImageDraw.Draw(image), _font(_font_size(height))
     outline = {"stroke_width": 2, "stroke_fill": BACKGROUND}
     draw.text((8, 6), tile.label, TEXT, font, **outline)
-    draw.text((image.width - 8, 6), tile.note, TEXT, font, anchor="ra", **outline)
+    draw.text((width - 8, 6), tile.note, TEXT, font, anchor="ra", **outline)
     if tile.over:
-        middle = (image.width / 2, image.height / 2)
-        draw.text(middle, "episode over", MUTED, font, anchor="mm", **outline)
+        draw.text((width / 2, height / 2), "episode over", TEXT, font, anchor="mm", **outline)
     return image
 
 
-def _draw_bars(image: Image.Image, bars: Sequence[tuple[int, float]]) -> None:
-    """A strip of bars around zero at the foot of the picture, each over its coordinate's number."""
-    size = max(9, image.height // 26)
-    font, strip, label = _font(size), image.height // 5, size + 5
-    top = image.height - strip - label
-    band = image.crop((0, top, *image.size))
-    image.paste(Image.blend(band, Image.new("RGB", band.size, BACKGROUND), 0.7), (0, top))
-    draw = ImageDraw.Draw(image)
-    zero, reach = top + strip // 2, strip // 2 - 3
+def _draw_bars(image: Image.Image, top: int, bars: Sequence[tuple[int, float]]) -> None:
+    """Bars around zero from this row down, each over its coordinate's number."""
+    draw, font = ImageDraw.Draw(image), _font(_label_size(top))
+    reach = top // 10 - 3
+    zero = top + top // 10
     draw.line((6, zero, image.width - 6, zero), MUTED)
     slot = (image.width - 12) / len(bars)
     for i, (index, value) in enumerate(bars):
@@ -115,7 +120,11 @@ def _draw_bars(image: Image.Image, bars: Sequence[tuple[int, float]]) -> None:
         end = zero - value * reach
         box = (centre - slot * 0.3, min(zero, end), centre + slot * 0.3, max(zero, end))
         draw.rectangle(box, POSITIVE if value > 0 else NEGATIVE)
-        draw.text((centre, image.height - 4), str(index), TEXT, font, anchor="ms")
+        draw.text((centre, image.height - 5), str(index), MUTED, font, anchor="ms")
+
+
+def _label_size(height: int) -> int:
+    return max(9, height // 22)
 
 
 def _font_size(height: int) -> int:
@@ -133,7 +142,7 @@ def _fitting(text: str, size: int, width: int) -> int:
     return size
 
 
-def _font(size: float) -> ImageFont.FreeTypeFont:
+def _font(size: int) -> ImageFont.FreeTypeFont:
     font = ImageFont.load_default(size)
     assert isinstance(font, ImageFont.FreeTypeFont)  # Pillow's wheels bring FreeType
     return font

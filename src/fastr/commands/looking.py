@@ -9,7 +9,7 @@ from typing import Literal
 
 from fastr.commands.show import Flag, Run, print_json, print_table
 from fastr.config import from_json
-from fastr.errors import UserError
+from fastr.errors import RunError, UserError
 from fastr.runs import RunDirectory
 from fastr.trained import Trained
 
@@ -75,7 +75,7 @@ class Play:
     """Seeds whose policies are shown side by side (default: all of the run's)."""
     overlay: tuple[Literal["return", "factors"], ...] = ()
     """What to draw over each tile: the return so far; the eight strongest coordinates of
-    phi_s(s) * phi_a(a), numbered, in units of the largest so far (methods with such factors)."""
+    phi_s(s) * phi_a(a), numbered, in units of the largest of late (methods with such factors)."""
     height: int = 240
     """Height of each seed's picture in pixels."""
     width: int = 320
@@ -100,7 +100,7 @@ class Play:
             raise UserError(f"--seeds {list(self.seeds)} names a seed twice.")
         chosen = [trained.with_seed(seed) for seed in self.seeds]
         policies = chosen or trained.every_seed()
-        check_picture(policies, (self.height, self.width))
+        check_picture(len(policies), (self.height, self.width), self.overlay)
         check_overlay(trained, self.overlay)
         return policies
 
@@ -109,16 +109,17 @@ class Play:
         from fastr.play import Performance
         from fastr.progress import stage
         from fastr.screens import Film
-        from fastr.tiles import canvas_size
 
-        size = (self.height, self.width)
+        returns = None
         with (
-            closing(Performance(policies, size, self.overlay)) as performance,
+            closing(Performance(policies, (self.height, self.width), self.overlay)) as performance,
             stage("filming", performance.pictures or 1_000, "pictures") as advance,
-            Film(path, canvas_size(len(policies), *size), advance) as film,
+            Film(path, advance) as film,
+            suppress(KeyboardInterrupt),
         ):
             returns = performance.play(film, 0)
-        assert returns is not None  # a film is always watched
+        if returns is None:
+            raise RunError(f"stopped; {path} holds what was filmed so far.")
         print(f"{path}: one episode after {policies[0].frames:,} frames of training")
         for one, total in zip(policies, returns, strict=True):
             print(f"  seed {one.seed}: return {total:.1f}")
