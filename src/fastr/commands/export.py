@@ -1,6 +1,7 @@
 """fastr export: a trained policy as files that run without fastr."""
 
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from fastr.runs import RunDirectory, write_errors
 from fastr.trained import Trained
 
 CARD = "MODEL_CARD.md"
+LOADER = "numpy_policy.py"
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,11 @@ class Export:
 
     def write(self, file: Path, content: bytes, facts: dict[str, Any]) -> None:
         """The policy, what runs it, and the card."""
-        from fastr.export import numpy_policy
         from fastr.export.card import model_card
 
         contents = {file.name: content}
         if self.format == "safetensors":
-            loader = Path(numpy_policy.__file__)
-            contents[loader.name] = loader.read_bytes()
+            contents[LOADER] = (files("fastr.export") / LOADER).read_bytes()
         card = model_card(facts, tuple(contents))
         with write_errors(self.out):
             self.out.mkdir(parents=True, exist_ok=True)

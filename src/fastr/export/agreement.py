@@ -10,7 +10,7 @@ from jaxtyping import Float32
 
 from fastr import envs
 from fastr.errors import RunError, UserError
-from fastr.export import numpy_policy
+from fastr.export.numpy_policy import parsed
 from fastr.trained import Trained
 
 TOLERANCE = 1e-5
@@ -38,7 +38,7 @@ def onnx_actions(content: bytes) -> Act:
 
 def safetensors_actions(content: bytes) -> Act:
     """What a safetensors file does, in [-1, 1], by the loader that goes with it."""
-    policy = numpy_policy.parsed(content)
+    policy = parsed(content)
     return lambda states: policy(states, "normalized_action")
 
 
