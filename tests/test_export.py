@@ -286,6 +286,20 @@ def test_what_is_there_is_not_overwritten(saved, exported, capsys):
     assert {path: path.read_bytes() for path in exported.iterdir()} == before
 
 
+def test_a_full_disk_leaves_nothing_behind(saved, tmp_path, capsys, monkeypatch):
+    out, write = tmp_path / "out", Path.write_bytes
+
+    def full(path, data):
+        if path.name == "MODEL_CARD.md":
+            raise OSError(28, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert run(["export", str(saved), "--out", str(out), "--episodes", "0"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+
+
 def test_an_unknown_seed_leaves_nothing_behind(saved, tmp_path, capsys):
     assert run(["export", str(saved), "--out", str(tmp_path / "out"), "--seed", "6"]) == 2
     assert re.search(r"Seed 6 is not in .*\[5, 7\]", capsys.readouterr().err)

@@ -202,3 +202,11 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     state.write_bytes(content)
     with pytest.raises(UserError, match="no usable checkpoint"):
         fastr.load(tmp_path / "run")
+
+
+def test_a_checkpoint_that_was_passed_over_is_named(run, monkeypatch):
+    sound = RunDirectory.open(run[0]).latest()
+    passed = replace(sound, skipped=("checkpoint 000005000 is damaged",))
+    monkeypatch.setattr(RunDirectory, "latest", lambda _: passed)
+    with pytest.warns(UserWarning, match="000005000 is damaged"):
+        fastr.load(run[0])

@@ -6,7 +6,7 @@ feature = policy.features(state, action)
 """
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -54,7 +54,7 @@ class FeatureMap(eqx.Module):
         return self.network.feature(seen, action)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trained:
     """One seed of a trained run at its newest checkpoint: made by `fastr.load`."""
 
@@ -68,8 +68,9 @@ class Trained:
     """Simulator steps that training had seen (not agent steps)."""
     seed: int
     """The seed whose policy this is, one of `config.seeds`."""
-    _policies: AbstractPolicy
-    _maps: FeatureMap | None
+    _policies: AbstractPolicy = field(repr=False)
+    _maps: FeatureMap | None = field(repr=False)
+    """Of all seeds, stacked, on the host."""
 
     @classmethod
     def of(cls, path: Path, config: TrainConfig, checkpoint: Checkpoint) -> "Trained":
@@ -120,8 +121,8 @@ class Trained:
                 f"action reaches {np.abs(actions).max():g}; fastr's actions lie in [-1, 1], "
                 "whatever the environment's bounds."
             )
-        encode = self.feature_map
-        return _reshaped(_encoded(encode, _flat(states), _flat(actions)), states.shape[:-1])
+        encoded = _encoded(self.feature_map, _flat(states), _flat(actions))
+        return _reshaped(encoded, states.shape[:-1])
 
     @property
     def has_factors(self) -> bool:

@@ -84,11 +84,17 @@ class Export:
         contents = {file.name: content}
         if self.format == "safetensors":
             contents[LOADER] = (files("fastr.export") / LOADER).read_bytes()
-        card = model_card(facts, tuple(contents))
+        contents[CARD] = model_card(facts, tuple(contents)).encode()
         with write_errors(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
-            for name, data in (contents | {CARD: card.encode()}).items():
-                (self.out / name).write_bytes(data)
+            try:
+                for name, data in contents.items():
+                    (self.out / name).write_bytes(data)
+            except OSError:
+                # All or nothing: the directory must be empty for the next try.
+                for name in contents:
+                    (self.out / name).unlink(missing_ok=True)
+                raise
 
     def report(self, file: Path, facts: dict[str, Any], difference: float) -> int:
         """Say what was written and how it was checked."""
