@@ -119,7 +119,7 @@ def test_imports_only_point_down():
             assert RANK[other] < RANK[name], f"{name} imports {other}"
 
 
-LIGHT = ["errors", "envs", "pool", "runs", "summary", "plots", "evaluate"]
+LIGHT = ["envs", "pool", "runs", "summary", "plots", "evaluate"]
 LIGHT += ["datasets.opening", "datasets.store", "misfit.report", "misfit.scatter"]
 
 
