@@ -49,7 +49,15 @@ WRONG = {
     "no reports": (["misfit-figure", "nowhere", "--returns", "nothing.csv"], ["nothing.csv"]),
     "no run": (["resume", "nowhere"], ["nowhere", "not a run"]),
     "no run to evaluate": (["eval", "nowhere"], ["nowhere", "not a run"]),
-    "no video": (["play", "nowhere"], ["--video"]),
+    "no video": (["play", "nowhere"], ["--video", "--window"]),
+    "no run to film": (["play", "nowhere", "--video", "a.mp4"], ["nowhere", "not a run"]),
+    "no place to export to": (["export", "nowhere"], ["--out"]),
+    "no run to export": (["export", "nowhere", "--out", "there"], ["nowhere", "not a run"]),
+    "unknown export": (["export", "nowhere", "--out", "there", "--format", "onx"], ["onx", "onnx"]),
+    "negative episodes": (
+        ["export", "nowhere", "--out", "there", "--episodes", "-1"],
+        ["--episodes", "at least 0"],
+    ),
     "unknown part": (["theory", "seperation"], ["seperation", "separation"]),
     "theory seed twice": (["theory", "--seeds", "1", "1"], ["--seeds", "different"]),
     "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),
@@ -153,7 +161,7 @@ def test_help_without_arguments_lists_the_commands():
     shown = subprocess.run(
         [sys.executable, "-m", "fastr.cli", "--help"], capture_output=True, text=True, check=True
     )
-    for name in ("train", "resume", "eval", "play", "info", "bench", "collect", "misfit"):
+    for name in ("train", "resume", "eval", "play", "export", "info", "bench", "collect", "misfit"):
         assert f"fastr {name}" in shown.stdout
 
 

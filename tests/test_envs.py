@@ -410,10 +410,12 @@ def test_a_process_without_a_renderer_says_so(monkeypatch):
 def test_gym_frames_have_the_size_asked_for():
     environment = load("toy_envs:Count-v0", 1, render_mode="rgb_array")
     environment.reset(0)
-    image = environment.frame(12, 4)
-    assert image.shape == (12, 4, 3)
-    assert (image[:6] == 200).all()
-    assert (image[6:] == 0).all()
+    image = environment.frame(24, 16)
+    assert image.shape == (24, 16, 3)
+    # Drawn 6 x 8, white above black: twice as large, in the middle, not stretched.
+    assert (image[:6] == 0).all()
+    assert (image[6:11] == 200).all()
+    assert (image[13:] == 0).all()
     with pytest.raises(UserError, match="the limit is 1080 x 1920"):
         environment.frame(5_000, 4)
 

@@ -13,10 +13,20 @@ SOURCE = Path(fastr.__file__).parent
 
 # From the bottom up: a module may import those of earlier rows, and none of its own.
 LAYERS = [
-    {"__init__", "errors", "spec", "summary", "runtime", "processes", "inplace"},
+    {"errors", "spec", "summary", "runtime", "processes", "inplace"},
     {"checks", "groups", "shifts"},
     {"datasets.__init__", "datasets.columns", "misfit.__init__", "misfit.splits"},
-    {"types", "envs", "checkpoints", "track", "plots", "datasets.base", "misfit.intervals"},
+    {
+        "types",
+        "envs",
+        "checkpoints",
+        "track",
+        "plots",
+        "screens",
+        "tiles",
+        "datasets.base",
+        "misfit.intervals",
+    },
     {"networks", "optim", "moments", "replay", "pool", "runs", "anatomy"},
     {"datasets.minari", "datasets.npz"},
     {"datasets.parquet", "datasets.replay", "datasets.store", "misfit.verdict"},
@@ -40,8 +50,10 @@ LAYERS = [
     {"arrays", "policies", "count", "progress", "misfit.fit"},
     {"coverage", "evaluate", "memory", "profile", "roofline", "misfit.diagnose"},
     {"bench", "transfer"},
-    {"train"},
-    {"play"},
+    {"train", "trained"},
+    {"export.__init__", "export.numpy_policy", "export.program", "play"},
+    {"export.agreement", "export.card", "export.facts", "export.safetensors_file"},
+    {"export.onnx_file"},
     {"collect"},
     {
         "theory.__init__",
@@ -73,9 +85,11 @@ LAYERS = [
     {"theory.catalogue"},
     {"commands.__init__", "commands.show"},
     {"commands.looking", "commands.sizing", "commands.theory", "commands.training"},
-    {"commands.data", "commands.structure", "commands.transfer"},
+    {"commands.data", "commands.export", "commands.structure", "commands.transfer"},
     {"cli"},
     {"demo"},
+    # The library's front door: it opens the heavy rooms only when asked.
+    {"__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -9,7 +9,7 @@ import numpy as np
 from fastr.checkpoints import Checkpoint
 from fastr.config import TrainConfig, from_json
 from fastr.errors import UserError
-from fastr.learner import Cohort, Engine, Learner
+from fastr.learner import Cohort, Learner
 from fastr.runs import RunDirectory
 from fastr.spec import EnvSpec
 
@@ -38,8 +38,10 @@ def saved_cohort(config: TrainConfig, checkpoint: Checkpoint) -> tuple[Cohort, E
     """All seeds at a checkpoint, their replay left empty; and the environment's sizes."""
     arrays = checkpoint.arrays()
     spec = saved_spec(arrays)
-    engine = Engine(config.agent, spec, config.seeds, capacity=1, random_steps=0)
-    shapes = jax.eval_shape(engine.init)
+    shapes = jax.eval_shape(
+        lambda seeds: Cohort.init(config.agent, spec, 1, seeds),
+        jax.ShapeDtypeStruct((len(config.seeds),), jnp.int32),
+    )
     cohort = jax.tree_util.tree_map_with_path(
         lambda path, leaf: _array(arrays, leaf_name(path), leaf), shapes
     )
@@ -62,7 +64,8 @@ def _array(
     arrays: dict[str, np.ndarray], name: str, leaf: jax.ShapeDtypeStruct
 ) -> jax.Array | np.ndarray:
     """The saved array of this name; the replay, which nothing here needs, stays empty."""
-    if name == REPLAY:
+    # Priorities too: their shape follows the capacity, which is 1 here.
+    if name.startswith("learners.replay."):
         return jnp.zeros(leaf.shape, leaf.dtype)
     if name not in arrays or arrays[name].shape != leaf.shape:
         raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")

@@ -15,6 +15,7 @@ runtime.configure()
 
 # These bring in JAX, which reads what runtime.configure has set.
 from fastr.commands.data import Collect, Misfit, MisfitFigure  # noqa: E402
+from fastr.commands.export import Export  # noqa: E402
 from fastr.commands.looking import Eval, Play  # noqa: E402
 from fastr.commands.sizing import Bench, Info  # noqa: E402
 from fastr.commands.structure import Ablation, Coverage  # noqa: E402
@@ -30,7 +31,8 @@ fastr: factorized spectral representations for reinforcement learning
   fastr train TASK    train one agent per seed    fastr train walker-walk --preset quick
   fastr resume RUN    continue a stopped run      fastr resume runs/gait
   fastr eval RUN      play greedy episodes        fastr eval runs/gait --episodes 20
-  fastr play RUN      film the learned policy     fastr play runs/gait --video gait.mp4
+  fastr play RUN      show the learned policies   fastr play runs/gait --video gait.mp4
+  fastr export RUN    a policy for elsewhere      fastr export runs/gait --out gait
   fastr info TASK     sizes, work and memory      fastr info humanoid-walk --method ctrl-sr
   fastr bench TASK    time the update             fastr bench humanoid-walk --seeds 0 1 2
   fastr transfer RUN  adapt to other actuators    fastr transfer runs/gait --shift permutation:7
@@ -74,6 +76,7 @@ def command(name: str, *arguments: str) -> Any:
         "resume": Resume,
         "eval": Eval,
         "play": Play,
+        "export": Export,
         "ablation": Ablation,
         "coverage": Coverage,
         "theory": Theory,

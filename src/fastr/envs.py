@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float32, Float64, UInt8
 
 from fastr import shifts
 from fastr.errors import UserError, nearest
@@ -81,6 +81,20 @@ class Step(NamedTuple):
     truncated: bool
 
 
+class Bounds(NamedTuple):
+    """What the ends of [-1, 1] mean to the simulator, actuator by actuator, in its own units."""
+
+    low: Float64[np.ndarray, " action"]
+    high: Float64[np.ndarray, " action"]
+
+
+class Part(NamedTuple):
+    """Consecutive entries of a state, under the simulator's name for them."""
+
+    name: str
+    size: int
+
+
 class Robot(NamedTuple):
     """The MuJoCo model behind a task, its state, and what an agent would see of it now."""
 
@@ -94,6 +108,9 @@ class Environment(abc.ABC):
 
     spec: EnvSpec
     episode_frames: int | None
+    bounds: Bounds
+    parts: tuple[Part, ...]
+    """What a state is made of, in order."""
 
     @abc.abstractmethod
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
@@ -195,6 +212,11 @@ class _Affine:
         action = action.reshape(self.centre.shape)
         return np.clip(self.centre + self.half * action, self.low, self.high)
 
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds, one entry per actuator."""
+        return Bounds(np.ravel(self.low), np.ravel(self.high))
+
 
 class _Frame(NamedTuple):
     """One frame of a simulator, the observation as the simulator gives it."""
@@ -271,8 +293,9 @@ class _Suite(_Simulator):
             np.where(unlimited, -1.0, actions.minimum), np.where(unlimited, 1.0, actions.maximum)
         )
         self._keys = tuple(parts)
-        state_dim = sum(math.prod(part.shape) for part in parts.values())
-        self.spec = EnvSpec(state_dim, actions.shape[0])
+        self.bounds = self._rescaled.bounds
+        self.parts = tuple(Part(key, math.prod(part.shape)) for key, part in parts.items())
+        self.spec = EnvSpec(sum(part.size for part in self.parts), actions.shape[0])
         self._frames = 0
 
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
@@ -308,11 +331,13 @@ class _Gym(_Simulator):
         self._name, self._frame_skip, self._render_mode = name, frame_skip, render_mode
         self._env = _gym_env(name, render_mode)
         self._actions = _bounded(name, self._env.action_space)
-        self._keys, state_dim = _parts(name, self._env.observation_space)
+        self._keys, self.parts = _parts(name, self._env.observation_space)
         self.episode_frames = self._env.spec and self._env.spec.max_episode_steps
         if self.episode_frames is not None:
             _require_divisor(name, frame_skip, self.episode_frames)
         self._rescaled = _Affine(self._actions.low, self._actions.high)
+        self.bounds = self._rescaled.bounds
+        state_dim = sum(part.size for part in self.parts)
         self.spec = EnvSpec(state_dim, math.prod(self._actions.shape))
 
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
@@ -337,11 +362,11 @@ class _Gym(_Simulator):
         return _Frame(float(reward), observation, bool(terminated), bool(truncated))
 
     def _image(self, height: int, width: int) -> np.ndarray:
-        image = self._env.render()
-        # Gymnasium fixes an image's size when it makes the environment: pick the nearest pixels.
-        rows = np.arange(height) * image.shape[0] // height
-        columns = np.arange(width) * image.shape[1] // width
-        return image[rows[:, None], columns].astype(np.uint8, copy=False)
+        from PIL import Image, ImageOps
+
+        # Gymnasium fixes an image's size when it makes the environment: scale it, do not stretch.
+        image = Image.fromarray(np.asarray(self._env.render()).astype(np.uint8, copy=False))
+        return np.array(ImageOps.pad(image, (width, height), Image.Resampling.BILINEAR))
 
 
 class _Shifted(Environment):
@@ -351,6 +376,7 @@ class _Shifted(Environment):
         self._inner = inner
         self._shifts = shifts.drawn(text, inner.spec.action_dim)
         self.spec, self.episode_frames = inner.spec, inner.episode_frames
+        self.bounds, self.parts = inner.bounds, inner.parts
 
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
         for shift in self._shifts:
@@ -447,15 +473,15 @@ def _bounded(name: GymTask, space: Any) -> Any:
     return space
 
 
-def _parts(name: GymTask, space: Any) -> tuple[tuple[str, ...] | None, int]:
-    """Keys of the observation, or None if it is one array, and how many numbers it holds."""
+def _parts(name: GymTask, space: Any) -> tuple[tuple[str, ...] | None, tuple[Part, ...]]:
+    """Keys of the observation, or None if it is one array, and the sizes of its parts."""
     from gymnasium.spaces import Box, Dict
 
     if isinstance(space, Box):
-        return None, math.prod(space.shape)
+        return None, (Part("observation", math.prod(space.shape)),)
     if isinstance(space, Dict) and all(isinstance(part, Box) for part in space.spaces.values()):
-        sizes = [math.prod(part.shape or ()) for part in space.values()]
-        return tuple(space), sum(sizes)
+        sizes = (Part(key, math.prod(part.shape or ())) for key, part in space.items())
+        return tuple(space), tuple(sizes)
     raise UserError(
         f"{name} has the observation space {space}, but a Box or a flat Dict of Boxes is needed: "
         "wrap it in gymnasium.wrappers.FlattenObservation."
@@ -507,6 +533,8 @@ def _reported_rendering(name: SuiteTask | GymTask) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        if type(error).__name__ == "DependencyNotInstalled":  # Gymnasium's own, with its own fix
+            raise UserError(f"{name} cannot be drawn: {_one_line(error)}") from None
         raise UserError(
             f"{name} cannot be drawn ({_one_line(error)}): install the Debian packages libegl1 and "
             "libgl1 (apt-get install libegl1 libgl1) and set MUJOCO_GL=egl."

@@ -143,6 +143,14 @@ class Cohort(eqx.Module):
     """Transitions each seed has observed."""
     updates: Int[Array, ""]
 
+    @classmethod
+    def init(
+        cls, config: AgentConfig, spec: EnvSpec, capacity: int, seeds: Int[Array, " seed"]
+    ) -> "Cohort":
+        """All seeds at their beginning."""
+        learners = jax.vmap(lambda seed: Learner.init(config, spec, capacity, seed))(seeds)
+        return cls(learners, jnp.zeros((), int), jnp.zeros((), int))
+
 
 class Engine:
     """The compiled programs of a run: each moves every seed by one step, in place."""
@@ -188,8 +196,7 @@ class Engine:
         return self._start(jax.device_put(np.asarray(self.seeds, np.int32), self.sharding))
 
     def _init(self, seeds: Int[Array, " seed"]) -> Cohort:
-        learners = jax.vmap(self._learner)(seeds)
-        return Cohort(learners, jnp.zeros((), int), jnp.zeros((), int))
+        return Cohort.init(self.config, self.spec, self.capacity, seeds)
 
     def _learner(self, seed: Int[Array, ""]) -> Learner:
         return Learner.init(self.config, self.spec, self.capacity, seed)

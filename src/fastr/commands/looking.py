@@ -1,12 +1,17 @@
 """fastr eval and fastr play: what a trained policy does."""
 
+import itertools
 import sys
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fastr.commands.show import Flag, Run, print_json, print_table
-from fastr.config import TrainConfig, from_json
-from fastr.errors import UserError
+from fastr.config import from_json
+from fastr.errors import RunError, UserError
+from fastr.runs import RunDirectory
+from fastr.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -22,17 +27,14 @@ class Eval:
 
     def run(self) -> int:
         """Play the episodes in worker processes."""
-        from fastr.evaluate import Evaluator, evaluation_workers
+        from fastr.play import greedy_returns, unseen_episodes
 
         if self.episodes < 1:
             raise UserError(f"--episodes is {self.episodes}; it must be at least 1.")
-        config, frames, policies = trained(self.run_directory)
-        workers = evaluation_workers(len(config.seeds), self.episodes)
-        with Evaluator(config.task, config.frame_skip, config.agent, workers=workers) as evaluator:
-            # Episodes that training has not been evaluated on.
-            first = config.evaluations * config.eval_episodes
-            episodes = range(first, first + self.episodes)
-            returns = evaluator.submit(policies, config.seeds, episodes).returns()
+        trained = opened(self.run_directory)
+        config, frames = trained.config, trained.frames
+        episodes = unseen_episodes(trained, self.episodes)
+        returns = greedy_returns(trained.every_seed(), config.task, episodes)
         result = {
             "run": str(self.run_directory),
             "task": config.task,
@@ -61,41 +63,88 @@ class Eval:
 
 @dataclass(frozen=True)
 class Play:
-    """Film one greedy episode of a trained policy."""
+    """Show greedy episodes of trained policies, one tile per seed: as a film or in a window."""
 
     run_directory: Run
     """The run's directory."""
-    video: Path
-    """File to write; its ending chooses the format (mp4)."""
-    seed: int | None = None
-    """The seed whose policy is shown (default: the run's first)."""
+    video: Path | None = None
+    """File to write, one episode per seed; its ending chooses the format: .mp4 or .gif."""
+    window: Flag = False
+    """Show it in a window, episode after episode, until that is closed (or Esc or q is typed)."""
+    seeds: tuple[int, ...] = ()
+    """Seeds whose policies are shown side by side (default: all of the run's)."""
+    overlay: tuple[Literal["return", "factors"], ...] = ()
+    """What to draw over each tile: the return so far; the eight strongest coordinates of
+    phi_s(s) * phi_a(a), numbered, in units of the largest of late (methods with such factors)."""
     height: int = 240
-    """Picture height in pixels."""
+    """Height of each seed's picture in pixels."""
     width: int = 320
-    """Picture width in pixels."""
+    """Width of each seed's picture in pixels."""
 
     def run(self) -> int:
         """Render in this process."""
-        from fastr.play import film
+        from fastr.screens import check_film
 
-        config, frames, policies = trained(self.run_directory)
-        seed = config.seeds[0] if self.seed is None else self.seed
-        if seed not in config.seeds:
-            raise UserError(f"--seed {seed} is not in this run; it has {list(config.seeds)}.")
-        leaves = policies[config.seeds.index(seed)]
-        total = film(config, leaves, seed, self.video, (self.height, self.width))
-        print(f"{self.video}: seed {seed} after {frames:,} frames, return {total:.1f}")
+        if (self.video is None) != self.window:
+            raise UserError("fastr play needs either --video FILE (.mp4 or .gif) or --window.")
+        if self.video is not None:
+            check_film(self.video)
+        policies = self.policies(opened(self.run_directory))
+        return self.film(self.video, policies) if self.video else self.show(policies)
+
+    def policies(self, trained: Trained) -> list[Trained]:
+        """The policies to show, if they can be."""
+        from fastr.play import check_overlay, check_picture
+
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"--seeds {list(self.seeds)} names a seed twice.")
+        chosen = [trained.with_seed(seed) for seed in self.seeds]
+        policies = chosen or trained.every_seed()
+        check_picture(len(policies), (self.height, self.width), self.overlay)
+        check_overlay(trained, self.overlay)
+        return policies
+
+    def film(self, path: Path, policies: list[Trained]) -> int:
+        """Write one episode of every policy."""
+        from fastr.play import Performance
+        from fastr.progress import stage
+        from fastr.screens import Film
+
+        returns = None
+        with (
+            closing(Performance(policies, (self.height, self.width), self.overlay)) as performance,
+            stage("filming", performance.pictures or 1_000, "pictures") as advance,
+            Film(path, advance) as film,
+            suppress(KeyboardInterrupt),
+        ):
+            returns = performance.play(film, 0)
+        if returns is None:
+            raise RunError(f"stopped; {path} holds what was filmed so far.")
+        print(f"{path}: one episode after {policies[0].frames:,} frames of training")
+        for one, total in zip(policies, returns, strict=True):
+            print(f"  seed {one.seed}: return {total:.1f}")
+        return 0
+
+    def show(self, policies: list[Trained]) -> int:
+        """Play on until the window is closed."""
+        from fastr.play import Performance
+        from fastr.screens import Window
+
+        with (
+            Window(f"fastr: {self.run_directory}") as window,
+            closing(Performance(policies, (self.height, self.width), self.overlay)) as performance,
+            suppress(KeyboardInterrupt),
+        ):
+            numbers = itertools.count()
+            while performance.play(window, next(numbers)) is not None:
+                pass
         return 0
 
 
-def trained(path: Path) -> tuple[TrainConfig, int, list]:
-    """A run's configuration, the frames of its newest checkpoint, and its seeds' policies."""
-    from fastr.play import trained_policies
-    from fastr.runs import RunDirectory
-
+def opened(path: Path) -> Trained:
+    """The first seed of a run at its newest sound checkpoint; passed-over ones are named."""
     directory = RunDirectory.open(path)
-    config = from_json(directory.config["train"])
     checkpoint = directory.latest()
     for message in checkpoint.skipped:
         print(f"fastr: {message}", file=sys.stderr)
-    return config, checkpoint.frames, trained_policies(config, checkpoint)
+    return Trained.of(path, from_json(directory.config["train"]), checkpoint)

@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 
 from fastr.agents.spectral import Keep, SpectralConfig, part_to_keep
-from fastr.commands.looking import trained
+from fastr.commands.looking import opened
 from fastr.commands.show import Flag, print_json, print_table, write_csv
 from fastr.commands.training import check_possible, finished_rows
 from fastr.config import TrainConfig, from_json
@@ -141,13 +141,11 @@ class Transfer:
 
 def zero_shot(path: Path, task: str) -> float:
     """The mean return of a run's policies on the shifted body, before any adaptation."""
-    from fastr.evaluate import Evaluator, evaluation_workers
+    from fastr.play import greedy_returns
 
-    config, _, policies = trained(path)
-    workers = evaluation_workers(len(config.seeds), config.eval_episodes)
-    with Evaluator(task, config.frame_skip, config.agent, workers=workers) as evaluator:
-        episodes = range(config.eval_episodes)
-        return float(evaluator.submit(policies, config.seeds, episodes).returns().mean())
+    trained = opened(path)
+    episodes = range(trained.config.eval_episodes)
+    return float(greedy_returns(trained.every_seed(), task, episodes).mean())
 
 
 def line(condition: Condition, rows: Sequence[dict[str, Any]], unadapted: float) -> dict[str, Any]:

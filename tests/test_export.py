@@ -1,0 +1,332 @@
+"""Exported policies: the same actions elsewhere, and a card that says what they are."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import fastr
+from fastr import envs
+from fastr.cli import run
+from fastr.envs import Bounds
+from fastr.errors import RunError, UserError
+from fastr.export import numpy_policy
+from fastr.export.agreement import check_agreement, require_onnx
+from fastr.export.card import plain
+from fastr.export.onnx_file import onnx_bytes
+from fastr.export.program import Program, scaling
+from fastr.export.safetensors_file import safetensors_bytes
+from fastr.learner import NormalizedPolicy
+from fastr.methods import METHODS
+from fastr.policies import template
+from fastr.spec import EnvSpec
+from saved_runs import FRAMES, SEEDS, save_run, tiny_agent
+
+ROOT = Path(__file__).parent.parent
+SPEC = EnvSpec(3, 1)
+BOUNDS = Bounds(np.array([-0.7]), np.array([5.1]))
+
+
+def policy_of(method, *, normalize):
+    """A policy with NumPy weights, and statistics far from 0 and 1 if it has any."""
+    agent = replace(tiny_agent(method), normalize_observations=normalize)
+    shapes = template(agent, SPEC)
+    rng = np.random.default_rng(2)
+
+    def leaf(path, shape):
+        name = jax.tree_util.keystr(path)
+        if name == ".mean":
+            return rng.normal(0, 300, shape.shape).astype(np.float32)
+        if name == ".std":
+            return (10 ** rng.uniform(-3, 3, shape.shape)).astype(np.float32)
+        scale = 0.25 if len(shape.shape) == 1 else shape.shape[0] ** -0.5
+        return (scale * rng.normal(size=shape.shape)).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+
+def observations_for(policy, count=64):
+    rng = np.random.default_rng(3)
+    states = 3 * rng.normal(size=(count, SPEC.state_dim))
+    if isinstance(policy, NormalizedPolicy):
+        states = policy.mean + policy.std * states
+    return states.astype(np.float32)
+
+
+def session_of(content):
+    return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+
+CASES = [(method, METHODS[method].normalize_observations) for method in METHODS]
+CASES += [("td7", True), ("sac", True), ("td3", not METHODS["td3"].normalize_observations)]
+
+
+@pytest.mark.parametrize(("method", "normalize"), CASES)
+def test_every_method_acts_alike_in_onnxruntime_and_numpy(method, normalize):
+    policy = policy_of(method, normalize=normalize)
+    assert isinstance(policy, NormalizedPolicy) == normalize
+    states = observations_for(policy)
+    expected = np.asarray(jax.vmap(policy)(states))
+    assert np.ptp(expected) > 0.05
+    assert np.abs(expected).max() < 0.9999
+    program = Program.of(policy, BOUNDS)
+    scaled = 2.2 + 2.9 * expected
+    content = onnx_bytes(program, SPEC, {})
+    actions, normalized = session_of(content).run(
+        ["action", "normalized_action"], {"observation": states}
+    )
+    np.testing.assert_allclose(normalized, expected, atol=1e-5)
+    np.testing.assert_allclose(actions, scaled, atol=2.9e-5)
+    elsewhere = numpy_policy.parsed(safetensors_bytes(program, {}))
+    np.testing.assert_allclose(elsewhere(states, "normalized_action"), expected, atol=1e-5)
+    np.testing.assert_allclose(elsewhere(states), scaled, atol=2.9e-5)
+    np.testing.assert_allclose(elsewhere(states[0]), scaled[0], atol=2.9e-5)
+
+
+def test_onnx_takes_any_number_of_observations():
+    content = onnx_bytes(Program.of(policy_of("fastr", normalize=True), BOUNDS), SPEC, {})
+    session = session_of(content)
+    for count in (0, 1, 7):
+        states = np.zeros((count, SPEC.state_dim), np.float32)
+        assert session.run(["action"], {"observation": states})[0].shape == (count, 1)
+    with pytest.raises(Exception, match="Got invalid dimensions"):
+        session.run(["action"], {"observation": np.zeros((1, 4), np.float32)})
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    low=st.floats(-1e6, 1e6),
+    width=st.floats(1e-3, 1e6),
+    output=st.floats(-1, 1, width=32),
+)
+@example(low=-0.1, width=0.4, output=1.0)
+@example(low=0.1, width=0.2, output=-1.0)
+def test_scaled_actions_never_leave_the_bounds(low, width, output):
+    """Also where float32 has no number that equals a bound."""
+    bounds = Bounds(np.array([low]), np.array([low + width]))
+    arrays = {name: np.asarray(array, np.float32) for name, array in scaling(bounds).items()}
+    action = numpy_policy.OPERATIONS["rescale"](np.array([output], np.float32), **arrays)
+    if arrays["low"] <= arrays["high"]:
+        assert bounds.low[0] <= float(action[0]) <= bounds.high[0]
+    exact = low + width / 2 * (1 + output)
+    assert abs(float(action[0]) - exact) <= 1e-6 * (abs(low) + width)
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "pendulum"
+    save_run(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(saved, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out") / "pendulum"
+    arguments = ["--seed", str(SEEDS[1]), "--episodes", "2", "--license", "CC-BY-4.0"]
+    assert run(["export", str(saved), "--out", str(out), *arguments]) == 0
+    return out
+
+
+def greedy_return(environment, act, seed):
+    state, total, over = environment.reset(seed), 0.0, False
+    while not over:
+        step = environment.step(act(state))
+        state, over = step.next_state, step.terminated or step.truncated
+        total += step.reward
+    return total
+
+
+def assert_same_returns(run_directory, policy_file, seed):
+    """Ten episodes from the same starts: equal means, within the noise of ten episodes."""
+    trained = fastr.load(run_directory, seed=seed)
+    session = session_of(policy_file.read_bytes())
+    config = trained.config
+
+    def onnx_act(state):
+        return session.run(["normalized_action"], {"observation": state[None]})[0][0]
+
+    environment = envs.load(config.task, config.frame_skip)
+    ours, theirs = (
+        np.array([greedy_return(environment, act, episode) for episode in range(10)])
+        for act in (trained.act, onnx_act)
+    )
+    assert ours.std() > 1
+    assert abs(ours.mean() - theirs.mean()) < 0.1 * ours.std() / np.sqrt(10)
+    return ours
+
+
+def test_the_onnx_policy_earns_what_the_jax_policy_earns(saved, exported):
+    assert_same_returns(saved, exported / "policy.onnx", SEEDS[1])
+
+
+@pytest.mark.slow
+def test_a_trained_onnx_policy_earns_what_the_jax_policy_earns(tmp_path):
+    arguments = ["--preset", "quick", "--frames", "6000", "--random-frames", "1000"]
+    arguments += ["--eval-frames", "3000", "--out", str(tmp_path / "run")]
+    assert run(["train", "gym:Pendulum-v1", *arguments]) == 0
+    out = tmp_path / "out"
+    assert run(["export", str(tmp_path / "run"), "--out", str(out), "--episodes", "0"]) == 0
+    returns = assert_same_returns(tmp_path / "run", out / "policy.onnx", 0)
+    # Uniformly random actions earn about -1,200.
+    assert returns.mean() > -600
+
+
+def test_the_example_controls_without_jax(saved, exported):
+    code = (
+        "import runpy, sys; sys.argv = ['x', sys.argv[1]]; "
+        f"runpy.run_path({str(ROOT / 'examples' / 'control_with_onnx.py')!r}); "
+        "assert not {'jax', 'fastr'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(exported / "policy.onnx")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = [float(line.rpartition(" ")[2]) for line in said.splitlines()]
+    trained = fastr.load(saved, seed=SEEDS[1])
+    environment = envs.load("gym:Pendulum-v1", 1)
+    expected = [greedy_return(environment, trained.act, episode) for episode in range(10)]
+    np.testing.assert_allclose(found, expected, rtol=0.01)
+
+
+def test_the_onnx_file_is_sound_and_says_where_it_comes_from(exported):
+    model = onnx.load(exported / "policy.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert model.opset_import[0].version == 17
+    facts = session_of((exported / "policy.onnx").read_bytes()).get_modelmeta().custom_metadata_map
+    assert facts["task"] == "gym:Pendulum-v1"
+    assert facts["gymnasium_id"] == "Pendulum-v1"
+    assert (facts["seed"], facts["frames"]) == (str(SEEDS[1]), str(FRAMES))
+    assert facts["commit"] == "0123abc with local changes"
+    assert facts["license"] == "CC-BY-4.0"
+    (actuator,) = json.loads(facts["action"])
+    assert (actuator["low"], actuator["high"]) == (-2.0, 2.0)
+    played = json.loads(facts["evaluation"])
+    assert played["return_mean"] == pytest.approx(np.mean(played["returns"]), abs=1e-3)
+
+
+def test_the_card_says_what_the_policy_is(exported):
+    card = (exported / "MODEL_CARD.md").read_text()
+    for words in (
+        "# gym:Pendulum-v1, fastr, seed 7",
+        "| trained for | 4,000 frames",
+        "commit 0123abc with local changes",
+        "| licence | CC-BY-4.0 |",
+        "over 2 episode(s)",
+        "mean -700.0 over 10 episode(s) for this seed; -800.0 over the run's training seeds 5, 7",
+        "| `observation` | float32 | (batch, 3) |",
+        "| `action` | float32 | (batch, 1) |",
+        "| 0 to 2 | observation |",
+        "| 0 | actuator 0 | -2 | 2 |",
+        "held for 1 frame(s)",
+        "## Intended use",
+    ):
+        assert words in card, words
+    assert "<b>" not in card
+    assert r"\<b\>hostile\</b\> \| processor" in card
+
+
+def test_returns_on_the_card_are_those_of_the_named_episodes(saved, exported):
+    session = session_of((exported / "policy.onnx").read_bytes())
+    played = json.loads(session.get_modelmeta().custom_metadata_map["evaluation"])
+    trained = fastr.load(saved, seed=SEEDS[1])
+    environment = envs.load("gym:Pendulum-v1", 1)
+    found = [greedy_return(environment, trained.act, seed) for seed in played["reset_seeds"]]
+    np.testing.assert_allclose(found, played["returns"], rtol=1e-3)
+
+
+def test_safetensors_brings_its_own_loader(tmp_path, capsys):
+    save_run(tmp_path / "run", method="td7", task="toy_envs:Count-v0@degradation:3")
+    out = tmp_path / "out"
+    arguments = ["--format", "safetensors", "--episodes", "0", "--json"]
+    assert run(["export", str(tmp_path / "run"), "--out", str(out), *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["largest_difference"] <= 1e-5
+    assert sorted(path.name for path in out.iterdir()) == [
+        "MODEL_CARD.md",
+        "numpy_policy.py",
+        "policy.safetensors",
+    ]
+    assert "happens after the policy" in (out / "MODEL_CARD.md").read_text()
+    code = (
+        "import sys; from numpy_policy import load; p = load('policy.safetensors'); "
+        "print(p.facts['method'], *p([0.5, 1.5, -2.0])); "
+        "assert not {'jax', 'fastr', 'safetensors'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, cwd=out, capture_output=True, text=True, check=True).stdout
+    method, action = said.split()
+    # The environment's bounds are -2 and 6.
+    expected = 2 + 4 * fastr.load(tmp_path / "run").act([0.5, 1.5, -2.0])[0]
+    assert method == "td7"
+    assert float(action) == pytest.approx(expected, abs=4e-5)
+
+
+def test_an_environment_that_has_changed_is_refused(tmp_path, capsys):
+    save_run(tmp_path / "run", task="toy_envs:Count-v0", spec=EnvSpec(5, 1))
+    assert run(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
+    assert "3 observation entries" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_there_is_not_overwritten(saved, exported, capsys):
+    before = {path: path.read_bytes() for path in exported.iterdir()}
+    assert run(["export", str(saved), "--out", str(exported)]) == 2
+    assert "choose another" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in exported.iterdir()} == before
+
+
+def test_a_full_disk_leaves_nothing_behind(saved, tmp_path, capsys, monkeypatch):
+    out, write = tmp_path / "out", Path.write_bytes
+
+    def full(path, data):
+        if path.name == "MODEL_CARD.md":
+            raise OSError(28, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert run(["export", str(saved), "--out", str(out), "--episodes", "0"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+
+
+def test_an_unknown_seed_leaves_nothing_behind(saved, tmp_path, capsys):
+    assert run(["export", str(saved), "--out", str(tmp_path / "out"), "--seed", "6"]) == 2
+    assert re.search(r"Seed 6 is not in .*\[5, 7\]", capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_onnx_one_sentence_names_the_fix(monkeypatch):
+    found = {"onnx": True, "onnxruntime": None}
+    monkeypatch.setattr("importlib.util.find_spec", found.get)
+    with pytest.raises(UserError, match=r"needs onnxruntime: pip install 'fastr\[onnx\]'"):
+        require_onnx()
+
+
+def test_a_file_that_acts_otherwise_is_not_written(saved):
+    trained = fastr.load(saved)
+    states = np.zeros((4, 3), np.float32)
+    assert check_agreement(trained.act, trained, states, Path("policy.onnx")) == 0
+    for wrong in (2e-5, np.nan):
+        with pytest.raises(RunError, match=r"policy.onnx is not written"):
+            check_agreement(
+                lambda s, w=wrong: trained.act(s) + w, trained, states, Path("policy.onnx")
+            )
+
+
+@given(st.text())
+def test_text_on_the_card_is_text(text):
+    shown = plain(text)
+    assert "\n" not in shown
+    assert not re.search(r"(?<!\\)(\\\\)*[<>|`*\[\]]", shown)
+    assert re.sub(r"\\(.)", r"\1", shown) == " ".join(text.split())
