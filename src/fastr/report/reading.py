@@ -205,11 +205,7 @@ def take_results(path: Path, about: Sidecar, found: Found) -> None:
     if about.kind == "coverage":
         found.coverage.append((origin, about.task or shown(path.stem), coverage_lines(path)))
         return
-    tables = (
-        csv_evaluations(path)
-        if path.suffix == ".csv"
-        else {("", ""): jsonl_evaluations(path)}
-    )
+    tables = csv_evaluations(path) if path.suffix == ".csv" else {("", ""): jsonl_evaluations(path)}
     for (task, method), evaluations in tables.items():
         found.series.append(
             Series(
@@ -220,7 +216,9 @@ def take_results(path: Path, about: Sidecar, found: Found) -> None:
                 announced=about.seeds,
                 last_evaluation=about.frames,
                 lost=evaluations.lost,
-                seconds=about.seconds if len(tables) == 1 and about.seconds else evaluations.seconds,
+                seconds=about.seconds
+                if len(tables) == 1 and about.seconds
+                else evaluations.seconds,
                 origins=(origin,),
             )
         )

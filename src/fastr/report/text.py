@@ -6,6 +6,8 @@ from collections.abc import Collection
 
 LIMIT = 200
 """Characters of a name that are shown."""
+LONG = 10_000
+"""Characters of a whole sentence or command."""
 FORMULA = ("=", "+", "-", "@")
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -40,18 +42,18 @@ def csv_cell(value: object) -> object:
     """A cell that no spreadsheet runs: text that looks like a formula gets an apostrophe."""
     if not isinstance(value, str):
         return value
-    text = shown(value, 10_000)
+    text = shown(value, LONG)
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def latex(text: str) -> str:
     """Text for a LaTeX document; none of it is a command."""
-    return "".join(LATEX.get(letter, letter) for letter in shown(text))
+    return "".join(LATEX.get(letter, letter) for letter in shown(text, LONG))
 
 
 def markdown(text: str) -> str:
     """Text for a cell of a Markdown table; none of it is markup."""
-    safe = shown(text, 600).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    safe = shown(text, LONG).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return MARKDOWN.sub(r"\\\1", safe)
 
 
