@@ -1,5 +1,6 @@
 """The paper's number of every method and task, and what stands in the way of comparing two."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from fastr.report.series import Aligned, Series, aligned, lacks, showing_order
+from fastr.report.text import counted
 from fastr.summary import LAST
 
 
@@ -81,10 +83,18 @@ def finals(found: Sequence[Series]) -> tuple[list[Final], list[str]]:
         peers = {s.label: (s, whole) for s, whole in sound if s.task == task}
         best = clear_winner(peers)
         result += [
-            Final(s, whole, tuple(lacks(s) + beside(s, whole, peers)), label == best)
+            Final(s, whole, remarks(s, whole, peers), label == best)
             for label, (s, whole) in peers.items()
         ]
     return result, without
+
+
+def remarks(
+    series: Series, whole: Aligned, peers: Mapping[str, tuple[Series, Aligned]]
+) -> tuple[str, ...]:
+    """All that must be known to read a number: what it lacks, and what its makers say of it."""
+    said = [origin.note for origin in series.origins if origin.note]
+    return tuple(dict.fromkeys([*lacks(series), *beside(series, whole, peers), *said]))
 
 
 def beside(
@@ -94,13 +104,13 @@ def beside(
     found = []
     most = max(len(other.seeds) for other, _ in peers.values())
     if len(series.seeds) < most:
-        found.append(f"{len(series.seeds)} seed(s) where another method has {most}")
+        found.append(f"{counted(len(series.seeds), 'seed')} where another method has {most}")
     longest = max(other.last for _, other in peers.values())
     if whole.last < longest:
         found.append(f"at {whole.last:,} frames where another method reaches {longest:,}")
-    spacings = {spacing(other) for _, other in peers.values()} - {None}
-    if len(spacings) > 1 and spacing(whole) is not None:
-        found.append(f"evaluated every {spacing(whole):,} frames, others at another interval")
+    usual = Counter(spacing(other) for _, other in peers.values()).most_common(1)[0][0]
+    if spacing(whole) != usual and spacing(whole) and usual:
+        found.append(f"evaluated every {spacing(whole):,} frames, most methods every {usual:,}")
     return found
 
 

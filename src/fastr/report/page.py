@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from fastr.report.colors import DARK, LIGHT, color, names_of
 from fastr.report.content import Chart, Intervals, Lines, Scatter, Section, number
+from fastr.report.text import counted
 
 ENVIRONMENT = Environment(
     loader=PackageLoader("fastr.report", "assets"),
@@ -64,8 +65,10 @@ def summary(parts: Sequence[Section], methods: Sequence[str]) -> str:
     rows = grids["returns"].rows
     tasks = len({row[0].text for row in rows})
     noted = sum(any(cell.notes for cell in row) for row in rows)
-    sentence = f"{len(rows)} curve(s): {len(methods)} method(s) on {tasks} task(s)."
-    return f"{sentence} {noted} of them carry a note on what they lack." if noted else sentence
+    sentence = f"{counted(len(methods), 'method')} on {counted(tasks, 'task')}."
+    if not noted:
+        return sentence
+    return f"{sentence} {noted} of {counted(len(rows), 'number')} carry a note on what they lack."
 
 
 def drawn(chart: Chart, methods: Sequence[str]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ COVERAGE = ("method", "batch_size", "dimension", "bound", "rank", "effective")
 ABLATION = ("method", "parameters", "multiply_adds_per_update", "nce_dimension", "return_mean")
 TRANSFER = ("condition", "trainable_parameters", "frozen_parameters", "unadapted_return")
 MOVED = ("condition", "seed", "what", "value")
+MADE_BY = "report.txt"
+"""Lies in every report's folder: another report may take its place, and none reads it."""
 OWN_TABLES = {"table.csv": (ABLATION, TRANSFER), "moved.csv": (MOVED,)}
 """Tables that fastr ablation and fastr transfer leave, by their first columns."""
 
@@ -79,6 +81,9 @@ def entries(path: Path) -> Iterator[Path]:
         return
     for folder, folders, files in os.walk(path):
         here = Path(folder)
+        if MADE_BY in files:
+            folders[:] = []
+            continue
         runs = [name for name in folders if (here / name / CONFIG).exists()]
         yield from (here / name for name in sorted(runs))
         folders[:] = sorted(set(folders) - set(runs))

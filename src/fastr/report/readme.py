@@ -32,20 +32,9 @@ def results(numbers: Sequence[Final], left_out: Sequence[str]) -> str:
     grid = returns_grid(numbers)
     lines = [*markdown_table(grid), ""]
     lines += [f"- {mark}: {markdown(note)}" for mark, note in grid.notes]
-    lines += [f"- {markdown(note)}" for note in origin_notes(numbers)]
     lines += [f"- left out: {markdown(text)}" for text in left_out]
     remarks = " ".join(markdown(remark) for remark in grid.remarks)
     return "\n".join([*lines, "", remarks, ""])
-
-
-def origin_notes(numbers: Sequence[Final]) -> list[str]:
-    """What the sidecars say of their numbers, each once."""
-    said: dict[str, list[str]] = {}
-    for final in numbers:
-        for origin in final.series.origins:
-            if origin.note:
-                said.setdefault(origin.note, []).append(f"{final.label} on {final.task}")
-    return [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in said.items()]
 
 
 def markdown_table(grid: Grid) -> list[str]:

@@ -119,9 +119,8 @@ def published_rows() -> list[list[Cell]]:
     for method in dict.fromkeys(method for method, _ in numbers):
         own = {task: numbers[method, task] for task in TABLE_TASKS if (method, task) in numbers}
         first = next(iter(own.values()))
-        source = (
-            Cell("paper") if first.of_the_paper else Cell("authors", None, notes=(first.source,))
-        )
+        notes = () if first.of_the_paper else (first.source,)
+        source = Cell("authors" if notes else "paper", notes=notes)
         cells = [
             Cell(plus_minus(own[t].mean, own[t].std), own[t].mean, clear(own[t], numbers))
             if t in own

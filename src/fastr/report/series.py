@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from fastr.report.text import counted
 from fastr.summary import LAST
 
 NAMES = {
@@ -133,12 +134,12 @@ def lacks(series: Series) -> list[str]:
         own = {frame for frame, _ in series.curves[seed]}
         gaps = sum(frame <= ends[seed] for frame in frames - own)
         if gaps:
-            found.append(f"seed {seed} lacks {gaps} evaluation(s) that other seeds have")
+            found.append(f"seed {seed} lacks {counted(gaps, 'evaluation')} that other seeds have")
     if series.lost:
-        found.append(f"{series.lost} evaluation(s) without a finite return")
+        found.append(f"{counted(series.lost, 'evaluation')} without a finite return")
     whole = aligned(series)
     if whole is not None and len(whole.frames) < LAST:
-        found.append(f"only {len(whole.frames)} evaluations, all of them averaged")
+        found.append(f"only {counted(len(whole.frames), 'evaluation')}, all averaged")
     return found
 
 

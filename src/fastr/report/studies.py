@@ -149,13 +149,14 @@ def coverage_section(found: Found) -> Section | None:
 def coverage_lines(lines: Sequence[Mapping[str, Any]]) -> tuple[Line, ...]:
     """Two curves per method: all directions, and those with 99 % of the gradient."""
     found = []
-    for method in dict.fromkeys(line["method"] for line in lines):
+    for method in dict.fromkeys(str(line["method"]) for line in lines):
         own = [line for line in lines if line["method"] == method and line["dimension"]]
         own.sort(key=lambda line: line["batch_size"])
         for key in ("rank", "effective"):
             shares = [(line["batch_size"], line[key] / line["dimension"]) for line in own]
             points = tuple((float(size), share, share, share) for size, share in shares)
-            found.append(Line(NAMES.get(method, method), points, dashed=key == "effective"))
+            name = NAMES.get(method) or method
+            found.append(Line(name, points, dashed=key == "effective"))
     return tuple(found)
 
 

@@ -23,10 +23,15 @@ LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "`": r"\textasciigrave{}",
+    '"': "''",
+    # After the end of a row these would be its options.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
 }
-MARKDOWN = re.compile(r"([\\`*_{}\[\]()#!|~])")
+MARKDOWN = re.compile(r"([\\`*_{}\[\]#!|~])")
+LINKS = {"@": "&#64;", "://": "&#58;//", "www.": "www&#46;"}
+"""What renderers make links of, unasked."""
 
 
 def shown(value: object, limit: int = LIMIT) -> str:
@@ -36,6 +41,11 @@ def shown(value: object, limit: int = LIMIT) -> str:
         for letter in str(value)[: limit + 1]
     ).strip()
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def counted(count: int, thing: str) -> str:
+    """1 seed, 2 seeds."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def csv_cell(value: object) -> object:
@@ -54,7 +64,10 @@ def latex(text: str) -> str:
 def markdown(text: str) -> str:
     """Text for a cell of a Markdown table; none of it is markup."""
     safe = shown(text, LONG).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return MARKDOWN.sub(r"\\\1", safe)
+    safe = MARKDOWN.sub(r"\\\1", safe)
+    for sign, entity in LINKS.items():
+        safe = safe.replace(sign, entity)
+    return safe
 
 
 def file_name(text: str, taken: Collection[str] = ()) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import track
+
 import fastr
 from fastr.errors import UserError
 from fastr.report.aggregates import in_suite
@@ -15,7 +18,7 @@ from fastr.report.drawing import draw
 from fastr.report.finals import Final, finals, labels
 from fastr.report.latex import latex_table
 from fastr.report.page import page
-from fastr.report.reading import Found
+from fastr.report.reading import MADE_BY, Found
 from fastr.report.sections import (
     aggregate_section,
     clock_section,
@@ -36,9 +39,8 @@ from fastr.report.text import csv_cell, shown
 from fastr.runs import commit
 
 FORMATS = ("png", "svg", "pdf")
+LEFT = (".png", ".svg", ".pdf", ".csv", ".tex", ".txt")
 PAGE, FIGURES, TABLES = "index.html", "figures", "tables"
-MADE_BY = "report.txt"
-"""Written first: a folder that has it may be written over by another report."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,12 @@ def claim(out: Path) -> None:
         raise UserError(f"{out} is a file; choose another --out.")
     if out.exists() and any(out.iterdir()) and not (out / MADE_BY).exists():
         raise UserError(f"{out} is neither empty nor a report; choose another --out.")
-    for folder in (out, out / FIGURES, out / TABLES):
+    for folder in (out / FIGURES, out / TABLES):
         folder.mkdir(parents=True, exist_ok=True)
+        # What an earlier report left, of runs that this one may not know.
+        for old in folder.iterdir():
+            if old.suffix in LEFT:
+                old.unlink()
 
 
 def write(found: Found, choices: Choices, by: Made, out: Path) -> list[Final]:
@@ -108,17 +114,17 @@ def write(found: Found, choices: Choices, by: Made, out: Path) -> list[Final]:
     claim(out)
     (out / MADE_BY).write_text(by.text(), encoding="utf-8")
     methods = labels(numbers)
-    for part in parts:
-        for chart in part.charts:
-            stem = out / FIGURES / chart.name
-            draw(chart, methods, [stem.with_suffix(f".{form}") for form in FORMATS])
-            write_csv(stem.with_suffix(".csv"), chart.lines_of_csv())
-            stem.with_suffix(".txt").write_text(by.text(), encoding="utf-8")
-        for grid in part.grids:
-            stem = out / TABLES / grid.name
-            write_csv(stem.with_suffix(".csv"), grid.lines())
-            stem.with_suffix(".tex").write_text(latex_table(grid, by.command), encoding="utf-8")
-            stem.with_suffix(".txt").write_text(by.text(), encoding="utf-8")
+    charts = [chart for part in parts for chart in part.charts]
+    for chart in track(charts, "drawing", console=Console(stderr=True), transient=True):
+        stem = out / FIGURES / chart.name
+        draw(chart, methods, [stem.with_suffix(f".{form}") for form in FORMATS])
+        write_csv(stem.with_suffix(".csv"), chart.lines_of_csv())
+        stem.with_suffix(".txt").write_text(by.text(), encoding="utf-8")
+    for grid in [grid for part in parts for grid in part.grids]:
+        stem = out / TABLES / grid.name
+        write_csv(stem.with_suffix(".csv"), grid.lines())
+        stem.with_suffix(".tex").write_text(latex_table(grid, by.command), encoding="utf-8")
+        stem.with_suffix(".txt").write_text(by.text(), encoding="utf-8")
     (out / PAGE).write_text(page(parts, methods, by.command, by.text()), encoding="utf-8")
     return numbers
 

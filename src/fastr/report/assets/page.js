@@ -193,9 +193,9 @@
 
   function drawIntervals(chart, plot, width) {
     const wide = width >= 520;
-    const row = wide ? 30 : 46;
+    const row = wide ? 30 : 60;
     const longest = Math.max(...chart.bars.map((bar) => bar.label.length));
-    const names = wide ? Math.min(width * 0.42, 14 + 6.6 * longest) : 8;
+    const names = wide ? Math.min(width * 0.46, 14 + 6.6 * longest) : 8;
     const right = wide ? 150 : 12;
     const height = chart.bars.length * row + 56;
     const frame = { left: names, right: width - right, top: 8, bottom: height - 44 };
@@ -206,19 +206,20 @@
     const x = scale(low, high, frame.left, frame.right);
     axes(root, frame, x, () => 0, ticks(low, high, width < 420 ? 3 : 6), []);
     svg(root, "text", { x: frame.right, y: height - 6, "text-anchor": "end" }, chart.x);
-    if (chart.reference !== null) {
-      const at = x(chart.reference);
-      svg(root, "line", { class: "reference", x1: at, x2: at, y1: frame.top, y2: frame.bottom });
-    }
     chart.bars.forEach((bar, i) => {
       const at = frame.top + i * row + (wide ? row / 2 : row - 16);
-      const letters = Math.floor((wide ? names - 10 : width - 110) / 6.4);
+      const letters = Math.floor((wide ? names - 10 : width) / 6.4);
       const number = bar.low === null ? `${bar.value.toFixed(3)} (one seed)`
         : `${bar.value.toFixed(3)} [${bar.low.toFixed(3)}, ${bar.high.toFixed(3)}]`;
-      const spot = wide ? { x: names - 10, y: at + 4, "text-anchor": "end" } : { x: 0, y: at - 12 };
-      svg(root, "text", { class: "name", ...spot }, cut(bar.label, wide ? letters : Math.floor((width - 8 - 6.4 * number.length) / 6.6)));
-      svg(root, "text", { x: width, y: wide ? at + 4 : at - 12, "text-anchor": "end" }, number);
+      const spot = wide ? { x: names - 10, y: at + 4, "text-anchor": "end" } : { x: 0, y: at - 28 };
+      svg(root, "text", { class: "name", ...spot }, cut(bar.label, letters));
+      svg(root, "text", wide ? { x: width, y: at + 4, "text-anchor": "end" } : { x: 0, y: at - 13 }, number);
       svg(root, "line", { class: "grid", x1: frame.left, x2: frame.right, y1: at, y2: at });
+      if (chart.reference !== null) {
+        const zero = x(chart.reference);
+        const half = wide ? row / 2 : 8;
+        svg(root, "line", { class: "reference", x1: zero, x2: zero, y1: at - half, y2: at + half });
+      }
       if (bar.low !== null) {
         svg(root, "line", { x1: x(bar.low), x2: x(bar.high), y1: at, y2: at, stroke: shade(bar), "stroke-width": 3 });
       }
