@@ -161,6 +161,18 @@ def test_runs_with_other_options_are_other_methods(tmp_path):
     assert labels == {"FaStR, eval_episodes=10", "FaStR, quick", "FaStR, eval_episodes=3"}
 
 
+def test_runs_that_differ_in_much_are_numbered(tmp_path):
+    changes = {"eval_episodes": 3, "frame_skip": 1, "random_frames": 5}
+    write_run(tmp_path / "a", "walker-walk", "fastr", (0,))
+    write_run(tmp_path / "b", "walker-walk", "fastr", (1,), **changes)
+    write_run(tmp_path / "c", "walker-walk", "fastr", (2,), **changes)
+    found = numbers(tmp_path)
+    assert found.keys() == {("walker-walk", f"FaStR, settings {i}") for i in (1, 2)}
+    other = found["walker-walk", "FaStR, settings 2"]
+    assert other.series.seeds == ("1", "2")
+    assert "settings 2: frame_skip=1, random_frames=5, eval_episodes=3" in other.notes
+
+
 def test_a_run_repeated_is_not_averaged_with_itself(tmp_path):
     for name in ("a", "b"):
         write_run(tmp_path / name, "walker-walk", "fastr", (0,))

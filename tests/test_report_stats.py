@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fastr.report.aggregates import LARGEST_RETURN, improvements, middles, reaching
+from fastr.report.aggregates import LARGEST_RETURN, comparable, improvements, middles, reaching
 from fastr.report.finals import finals, horizons
 from fastr.report.series import Origin, Series
 from fastr.report.stats import (
@@ -158,20 +158,33 @@ def test_methods_are_compared_where_all_of_them_were():
 def test_interquartile_means_share_their_tasks():
     """One method lacks a task: all are compared without it, the others with it as well."""
     one = [[0, 0, 100]] * 2
-    found = numbers(
-        series("walker-walk", "fastr", one),
-        series("dog-run", "fastr", one),
-        series("walker-walk", "td3", one),
-        series("dog-run", "td3", one),
-        series("dog-run", "sac", one),
-        series("gym:Pendulum-v1", "sac", one),
-        series("dog-run@latency=2", "sac", one),
+    found, _ = comparable(
+        numbers(
+            series("walker-walk", "fastr", one),
+            series("dog-run", "fastr", one),
+            series("walker-walk", "td3", one),
+            series("dog-run", "td3", one),
+            series("dog-run", "sac", one),
+            series("gym:Pendulum-v1", "sac", one),
+            series("dog-run@latency=2", "sac", one),
+        )
     )
     panels = {panel[0].tasks: [middle.label for middle in panel] for panel in middles(found, 0)}
     assert panels == {
         ("dog-run", "walker-walk"): ["FaStR", "TD3"],
         ("dog-run",): ["FaStR", "SAC (3-layer)", "TD3"],
     }
+
+
+def test_what_has_just_begun_takes_nobody_back():
+    found = numbers(
+        series("walker-walk", "fastr", [[0, 1, 2]]),
+        series("walker-walk", "td3", [[0, 1]], frames=(0, 10)),
+        series("walker-walk", "sac", [[0]], frames=(0,)),
+    )
+    late, early = comparable(found)
+    assert [final.label for final in late] == ["FaStR", "TD3"]
+    assert [final.label for final in early] == ["SAC (3-layer)"]
 
 
 def test_scores_are_means_of_the_last_ten_with_population_deviation():

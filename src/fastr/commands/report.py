@@ -9,10 +9,10 @@ import tyro
 
 from fastr.commands.show import Flag, print_json, print_table
 from fastr.errors import UserError
-from fastr.report.content import plus_minus
 from fastr.report.finals import Final
 from fastr.report.reading import Found, external, read
 from fastr.report.readme import update
+from fastr.report.sections import returns_grid
 from fastr.report.writing import PAGE, Choices, made, sections, write
 from fastr.runs import write_errors
 
@@ -99,20 +99,15 @@ class Report:
         if self.json:
             lines = [as_json(final) for final in numbers]
             return print_json({"page": page, "returns": lines, "left_out": found.left_out})
-        columns = ("task", "method", "frames", "seeds", "last 10 evaluations", "note")
-        rows = [
-            (
-                final.task,
-                final.label,
-                f"{final.frames:,}",
-                len(final.series.seeds),
-                plus_minus(final.mean, final.std if len(final.series.seeds) > 1 else None),
-                "; ".join(final.notes),
-            )
-            for final in numbers
-        ]
-        if rows:
-            print_table("Mean of the last 10 evaluations, ± std over seeds", columns, rows)
+        if numbers:
+            grid = returns_grid(numbers)
+            rows = [
+                tuple(f"{cell.text} {grid.marks(cell)}".strip() for cell in row[:5])
+                for row in grid.rows
+            ]
+            print_table("Mean ± std over seeds of the last 10 evaluations", grid.columns[:5], rows)
+            for mark, note in grid.notes:
+                print(f"  {mark}: {note}")
         if page:
             print(f"report  {page}")
         if self.readme:

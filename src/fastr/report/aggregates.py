@@ -80,12 +80,25 @@ def in_suite(task: str) -> bool:
     return ":" not in task and "@" not in task
 
 
+def comparable(found: Sequence[Final]) -> tuple[list[Final], list[Final]]:
+    """Finals on the suite's tasks to compare, and those that ended too early.
+
+    One run that has just begun would take all others on its task back to its own beginning, so
+    what ended before half of the longest is left out, and said to be.
+    """
+    inside = [final for final in found if in_suite(final.task)]
+    longest: dict[str, int] = {}
+    for final in inside:
+        longest[final.task] = max(final.frames, longest.get(final.task, 0))
+    late = [final for final in inside if 2 * final.frames >= longest[final.task]]
+    return late, [final for final in inside if 2 * final.frames < longest[final.task]]
+
+
 def scores_by_task(found: Sequence[Final]) -> dict[str, dict[str, Final]]:
-    """Finals on the suite's tasks, by method and task."""
+    """Finals by method and task."""
     result: dict[str, dict[str, Final]] = {label: {} for label in labels(found)}
     for final in found:
-        if in_suite(final.task):
-            result[final.label][final.task] = final
+        result[final.label][final.task] = final
     return {label: tasks for label, tasks in result.items() if tasks}
 
 

@@ -8,6 +8,7 @@ from fastr.report.aggregates import (
     Improvement,
     Middle,
     clocks,
+    comparable,
     improvements,
     middles,
     reaching,
@@ -229,8 +230,8 @@ def improvement_chart(found: Sequence[Improvement]) -> Intervals:
 
 def aggregate_section(found: Sequence[Final], seed: int) -> Section:
     """Interquartile means and probabilities of improvement."""
-    panels, pairs = middles(found, seed), improvements(found, seed)
-    until = horizons(found)
+    late, early = comparable(found)
+    panels, pairs, until = middles(late, seed), improvements(late, seed), horizons(late)
     charts: list[Intervals] = [middle_chart(i, panel, until) for i, panel in enumerate(panels, 1)]
     if pairs:
         charts.append(improvement_chart(pairs))
@@ -241,7 +242,10 @@ def aggregate_section(found: Sequence[Final], seed: int) -> Section:
         f"{seed}). Side by side are methods on the same set of tasks only; each probability "
         "compares a method with the first that shares most tasks with it."
     )
-    return Section("aggregates", "Across tasks", (text,), tuple(charts))
+    names = ", ".join(f"{final.label} on {final.task}" for final in early)
+    left = f"Left out, as it ended before half of the longest on its task: {names}."
+    paragraphs = (text, left) if early else (text,)
+    return Section("aggregates", "Across tasks", paragraphs, tuple(charts))
 
 
 def efficiency_section(found: Sequence[Final], wanted: Sequence[float]) -> Section:

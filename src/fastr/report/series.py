@@ -1,6 +1,6 @@
 """A method on a task: its seeds' curves, where they come from, and what they lack."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from fastr.report.text import counted
+from fastr.report.text import counted, shown
 from fastr.summary import LAST
 
 NAMES = {
@@ -32,6 +32,9 @@ NAMES = {
 # What says where, how often or how long, but not what was learned or how it was measured.
 NOT_SETTINGS = ("seeds", "task", "frames", "source", "method", "preset")
 NOT_SETTINGS += ("checkpoint_frames", "keep_checkpoints", "agent.representation.groups")
+
+FEW = 2
+"""Options that fit into a name; runs that differ in more are numbered."""
 
 Curve = tuple[tuple[int, float], ...]
 """(frames, return) of one seed's evaluations, in order."""
@@ -160,27 +163,60 @@ def showing_order(series: Series) -> tuple[int, str]:
 
 
 def varied(found: Sequence[Series]) -> list[Series]:
-    """With the options in which runs of one method differ as part of their names."""
+    """With the options in which runs of one method differ as part of their names.
+
+    Budgets may differ from task to task, so they are named only where they differ on one.
+    """
+    names = dict.fromkeys(name for one in found for name in one.settings)
+    options = [name for name in names if name not in NOT_SETTINGS]
+    told = spelled(found, options, lambda one: (one.method, one.variant))
+    return spelled(told, ["frames"], lambda one: (one.task, one.method, one.variant))
+
+
+def spelled(
+    found: Sequence[Series], options: Sequence[str], kind: Callable[[Series], tuple[str, ...]]
+) -> list[Series]:
+    """Each series with those of the options in its name that differ among series of its kind."""
+    groups: dict[tuple[str, ...], list[Series]] = {}
+    for one in found:
+        groups.setdefault(kind(one), []).append(one)
+    odd = {key: differing(group, options) for key, group in groups.items()}
+    numbered: dict[tuple[str, ...], dict[str, str]] = {}
     result = []
     for one in found:
-        alike = [o for o in found if (o.method, o.variant) == (one.method, one.variant)]
-        here = [o for o in alike if o.task == one.task]
-        options = differing(alike, one, NOT_SETTINGS)
-        options += differing(here, one, tuple(name for name in one.settings if name != "frames"))
-        parts = [one.variant, *(f"{name.split('.')[-1]}={one.settings[name]}" for name in options)]
-        result.append(replace(one, variant=", ".join(part for part in parts if part)))
+        own = [name for name in odd[kind(one)] if name in one.settings]
+        said = ", ".join(f"{name.split('.')[-1]}={shown(one.settings[name])}" for name in own)
+        if len(own) > FEW:
+            known = numbered.setdefault(kind(one), {})
+            number = known.setdefault(said, f"settings {len(known) + 1}")
+            result.append(named(noted(one, f"{number}: {said}"), number))
+        else:
+            result.append(named(one, said))
     return result
 
 
-def differing(alike: Sequence[Series], one: Series, ignored: Sequence[str]) -> list[str]:
-    """Options of this series that not all the others share."""
-    with_settings = [other for other in alike if other.settings]
+def differing(group: Sequence[Series], options: Sequence[str]) -> list[str]:
+    """Options that not all of these series share; those without settings have none."""
+    known = [one.settings for one in group if one.settings]
     return [
         name
-        for name, value in one.settings.items()
-        if name not in ignored
-        and any(name in o.settings and o.settings[name] != value for o in with_settings)
+        for name in options
+        if len({repr(settings[name]) for settings in known if name in settings}) > 1
     ]
+
+
+def named(series: Series, what: str) -> Series:
+    """With a further part of its name."""
+    return replace(series, variant=", ".join(part for part in (series.variant, what) if part))
+
+
+def noted(series: Series, note: str) -> Series:
+    """With a further note on where it comes from."""
+    origins = [
+        replace(origin, note=f"{origin.note}; {note}" if origin.note else note)
+        for origin in series.origins
+    ]
+    return replace(series, origins=tuple(origins))
 
 
 def join(group: Sequence[Series]) -> list[Series]:
@@ -192,7 +228,7 @@ def join(group: Sequence[Series]) -> list[Series]:
     if len(set(seeds)) == len(seeds) and kinds == {True}:
         return [together(group)]
     return [
-        replace(one, variant=f"{one.variant}, {place}" if one.variant else place)
+        named(one, place)
         for one, place in zip(group, places([one.origins[0].path for one in group]), strict=True)
     ]
 

@@ -149,7 +149,9 @@ def coverage_section(found: Found) -> Section | None:
 def coverage_lines(lines: Sequence[Mapping[str, Any]]) -> tuple[Line, ...]:
     """Two curves per method: all directions, and those with 99 % of the gradient."""
     found = []
-    for method in dict.fromkeys(str(line["method"]) for line in lines):
+    place = {name: i for i, name in enumerate(NAMES)}
+    every = dict.fromkeys(str(line["method"]) for line in lines)
+    for method in sorted(every, key=lambda name: place.get(name, len(place))):
         own = [line for line in lines if line["method"] == method and line["dimension"]]
         own.sort(key=lambda line: line["batch_size"])
         for key in ("rank", "effective"):
@@ -162,14 +164,14 @@ def coverage_lines(lines: Sequence[Mapping[str, Any]]) -> tuple[Line, ...]:
 
 def provenance_section(finals: Sequence[Final], found: Found, without: Sequence[str]) -> Section:
     """Where every number comes from, and what was found and not used."""
-    rows = [
-        origin_row(f"{final.label} on {final.task}", ", ".join(final.series.seeds), origin)
-        for final in finals
-        for origin in final.series.origins
-    ]
-    rows += [origin_row(f"coverage on {task}", "", origin) for origin, task, _ in found.coverage]
-    rows += [origin_row("CP misfit", "", Origin(shown(path))) for path in found.misfits]
-    columns = ("what", "seeds", "file", "command", "commit", "hardware", "note")
+    made: dict[Origin, list[str]] = {}
+    for final in finals:
+        for origin in final.series.origins:
+            made.setdefault(origin, []).append(f"{final.label} on {final.task}")
+    rows = [origin_row("; ".join(what), origin) for origin, what in made.items()]
+    rows += [origin_row(f"coverage on {task}", origin) for origin, task, _ in found.coverage]
+    rows += [origin_row("CP misfit", Origin(shown(path))) for path in found.misfits]
+    columns = ("what", "file", "command", "commit", "hardware", "note")
     grids = [Grid("provenance", "Where the numbers come from", columns, rows)]
     left = [*found.left_out, *without]
     if left:
@@ -178,10 +180,10 @@ def provenance_section(finals: Sequence[Final], found: Found, without: Sequence[
     return Section("provenance", "Provenance", (), (), tuple(grids))
 
 
-def origin_row(what: str, seeds: str, origin: Origin) -> tuple[Cell, ...]:
+def origin_row(what: str, origin: Origin) -> tuple[Cell, ...]:
     """One source of numbers."""
     texts = (origin.path, origin.command, origin.commit, origin.hardware, origin.note)
-    return (Cell(what), Cell(seeds), *(Cell(text) for text in texts))
+    return (Cell(what), *(Cell(text) for text in texts))
 
 
 def copied(name: str, title: str, lines: Sequence[Mapping[str, str]]) -> Grid:

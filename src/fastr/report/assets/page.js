@@ -36,8 +36,11 @@
     return `${+value.toPrecision(4)}`;
   }
 
-  const exact = (value) => (Math.abs(value) < 10 ? value.toFixed(Math.abs(value) < 1.5 ? 3 : 1)
-    : Math.round(value).toLocaleString("en"));
+  /* Three decimals for shares, one for small numbers, none for others; `among` what it stands. */
+  function exact(value, among = value) {
+    const decimals = Math.abs(among) < 1.5 ? 3 : Number(Math.abs(value) < 10);
+    return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  }
 
   function ticks(low, high, count) {
     const rough = (high - low) / count || 1;
@@ -163,7 +166,7 @@
         svg(rule, "circle", { cx: x(at), cy: y(point[1]), r: 4, fill: shade(line) });
         const row = html(tip, "div");
         swatch(row, line);
-        const spreadText = point[3] > point[2] ? ` ± ${exact((point[3] - point[2]) / 2)}` : "";
+        const spreadText = point[3] > point[2] ? ` ± ${exact((point[3] - point[2]) / 2, point[1])}` : "";
         html(row, "span", { textContent: `${line.name}: ${exact(point[1])}${spreadText}` });
       }
       const left = x(at) > (frame.left + frame.right) / 2;
