@@ -153,7 +153,7 @@ def test_help_without_arguments_lists_the_commands():
     shown = subprocess.run(
         [sys.executable, "-m", "fastr.cli", "--help"], capture_output=True, text=True, check=True
     )
-    for name in ("train", "resume", "eval", "play", "info", "bench", "collect", "misfit"):
+    for name in ("train", "resume", "eval", "play", "info", "bench", "collect", "misfit", "report"):
         assert f"fastr {name}" in shown.stdout
 
 

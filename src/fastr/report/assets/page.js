@@ -36,9 +36,9 @@
     return `${+value.toPrecision(4)}`;
   }
 
-  /* Three decimals for shares, one for small numbers, none for others; `among` what it stands. */
-  function exact(value, among = value) {
-    const decimals = Math.abs(among) < 1.5 ? 3 : Number(Math.abs(value) < 10);
+  /* Three decimals in a chart of shares, else one for small numbers and none for others. */
+  function exact(value, largest) {
+    const decimals = largest < 1.5 ? 3 : Number(Math.abs(value) < 10);
     return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
   }
 
@@ -119,6 +119,8 @@
       svg(root, "line", { class: "reference", x1: frame.left, x2: frame.right, y1: y(level.value), y2: y(level.value) });
       svg(root, "text", { x: frame.left + 4, y: y(level.value) - 4 }, level.name);
     }
+    /* A curve that ends early ends in a dot; a label far from it would pass for its way on. */
+    const atEnd = (line) => line.points[line.points.length - 1][0] === xs[xs.length - 1];
     for (const line of shown) {
       const path = (i) => line.points.map((p) => `${x(p[0])},${y(p[i])}`);
       const band = `M${path(3).join("L")}L${path(2).reverse().join("L")}Z`;
@@ -127,12 +129,11 @@
     for (const line of shown) {
       const d = `M${line.points.map((p) => `${x(p[0])},${y(p[1])}`).join("L")}`;
       svg(root, "path", { class: "curve", d, stroke: shade(line), "stroke-dasharray": line.dash, "data-name": line.name });
-      if (line.points.length === 1) {
-        svg(root, "circle", { cx: x(line.points[0][0]), cy: y(line.points[0][1]), r: 4, fill: shade(line) });
-      }
+      const end = line.points[line.points.length - 1];
+      if (!atEnd(line)) svg(root, "circle", { cx: x(end[0]), cy: y(end[1]), r: 4, fill: shade(line) });
     }
     if (direct) {
-      const labels = named.map((line) => {
+      const labels = named.filter(atEnd).map((line) => {
         const end = line.points[line.points.length - 1];
         return { line, x: x(end[0]), y: y(end[1]) };
       });
@@ -151,6 +152,7 @@
     const rule = svg(root, "g", { visibility: "hidden" });
     const tip = html(plot, "div", { className: "tip" });
     tip.setAttribute("role", "status");
+    const largest = Math.max(...lines.flatMap((line) => line.points.map((p) => Math.abs(p[1]))));
     let place = -1;
     function show(next) {
       place = next;
@@ -166,8 +168,8 @@
         svg(rule, "circle", { cx: x(at), cy: y(point[1]), r: 4, fill: shade(line) });
         const row = html(tip, "div");
         swatch(row, line);
-        const spreadText = point[3] > point[2] ? ` ± ${exact((point[3] - point[2]) / 2, point[1])}` : "";
-        html(row, "span", { textContent: `${line.name}: ${exact(point[1])}${spreadText}` });
+        const spreadText = point[3] > point[2] ? ` ± ${exact((point[3] - point[2]) / 2, largest)}` : "";
+        html(row, "span", { textContent: `${line.name}: ${exact(point[1], largest)}${spreadText}` });
       }
       const left = x(at) > (frame.left + frame.right) / 2;
       tip.style.left = left ? "auto" : `${x(at) + 10}px`;
