@@ -82,7 +82,7 @@ class Report:
         for name, task, path in self.compare:
             found.series += external(name, task, path)
         if self.tasks:
-            known = {series.task for series in found.series}
+            known = sorted({series.task for series in found.series})
             if odd := [task for task in self.tasks if task not in known]:
                 raise UserError(
                     f"--tasks {odd[0]}: nothing was measured on it, but on {', '.join(known)}."

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from fastr.misfit.scatter import GAIN, Point
 from fastr.plots import FRAMES, RETURN
@@ -97,7 +97,7 @@ class Lines:
     levels: tuple[tuple[str, float], ...] = ()
     """Values that belong to no x, by name."""
     notes: tuple[str, ...] = ()
-    kind: str = "lines"
+    kind: ClassVar[str] = "lines"
 
     def lines_of_csv(self) -> list[list[Any]]:
         """Header and one row per point."""
@@ -145,7 +145,7 @@ class Intervals:
     reference: float | None = None
     """A value to compare with, drawn as a line."""
     notes: tuple[str, ...] = ()
-    kind: str = "intervals"
+    kind: ClassVar[str] = "intervals"
 
     def lines_of_csv(self) -> list[list[Any]]:
         """Header and one row per estimate."""
@@ -173,7 +173,7 @@ class Scatter:
     x_label: str
     y_label: str = GAIN
     notes: tuple[str, ...] = ()
-    kind: str = "scatter"
+    kind: ClassVar[str] = "scatter"
 
     def drawn(self) -> list[tuple[str, float, float, float, float, int]]:
         """Task, misfit, its interval, gain and action dimension of every marker."""

@@ -5,6 +5,7 @@ and action repeat 2 (two of them with two updates per step, and named so).
 """
 
 import csv
+from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
@@ -29,10 +30,11 @@ class Published(NamedTuple):
         return self.source.startswith(PAPER)
 
 
-def published() -> list[Published]:
+@cache
+def published() -> tuple[Published, ...]:
     """All of them, in the file's order."""
     text = resources.files("fastr.report").joinpath("published.csv").read_text(encoding="utf-8")
-    return [
+    return tuple(
         Published(
             line["method"],
             line["task"],
@@ -43,4 +45,4 @@ def published() -> list[Published]:
         )
         for line in csv.DictReader(text.splitlines())
         if int(line["frames"]) == FRAMES
-    ]
+    )

@@ -28,8 +28,8 @@ TRANSFER = ("condition", "trainable_parameters", "frozen_parameters", "unadapted
 MOVED = ("condition", "seed", "what", "value")
 MADE_BY = "report.txt"
 """Lies in every report's folder: another report may take its place, and none reads it."""
-OWN_TABLES = {"table.csv": (ABLATION, TRANSFER), "moved.csv": (MOVED,)}
-"""Tables that fastr ablation and fastr transfer leave, by their first columns."""
+OWN_TABLES = ("table.csv", "moved.csv")
+"""Left by fastr ablation and fastr transfer; their kind is told by their columns."""
 
 
 @dataclass
@@ -58,8 +58,10 @@ def read(paths: Sequence[Path]) -> Found:
     for path in paths:
         if not path.exists():
             raise UserError(f"{path} does not exist.")
-        before = len(seen)
-        for one in entries(path):
+        inside = list(entries(path))
+        if not inside:
+            raise UserError(f"{path} holds no run, no results with a sidecar and no diagnosis.")
+        for one in inside:
             if one.resolve() in seen:
                 continue
             seen.add(one.resolve())
@@ -68,9 +70,7 @@ def read(paths: Sequence[Path]) -> Found:
             except UserError as error:
                 if one == path:
                     raise
-                found.left_out.append(str(error))
-        if len(seen) == before and not any(one.resolve() in seen for one in entries(path)):
-            raise UserError(f"{path} holds no run, no results with a sidecar and no diagnosis.")
+                found.left_out.append(shown(error, 600))
     return found
 
 
@@ -118,16 +118,15 @@ def take(path: Path, found: Found) -> None:
 
 def take_table(path: Path, found: Found) -> None:
     """A table that fastr ablation or fastr transfer left beside its runs."""
-    lines = table_lines(path, ())
+    lines = [{k: shown(v) for k, v in line.items()} for line in table_lines(path, ())]
     columns = set(lines[0]) if lines else set()
-    for needed, kept in (
-        (ABLATION, found.ablations),
-        (TRANSFER, found.transfers),
-        (MOVED, found.moved),
-    ):
-        if needed in OWN_TABLES[path.name] and set(needed) <= columns:
-            clean = [{k: shown(v) for k, v in line.items()} for line in lines]
-            kept[path] = clean
+    kinds = {
+        "table.csv": ((ABLATION, found.ablations), (TRANSFER, found.transfers)),
+        "moved.csv": ((MOVED, found.moved),),
+    }
+    for needed, kept in kinds[path.name]:
+        if set(needed) <= columns:
+            kept[path] = lines
             return
     raise UserError(f"{path} is not a table of fastr ablation or fastr transfer.")
 
@@ -192,7 +191,7 @@ def run_origin(path: Path, provenance: Mapping[str, Any]) -> Origin:
     dirty = " with changes" if revision.get("dirty") else ""
     devices = provenance.get("devices")
     hardware = [*devices] if isinstance(devices, list) else []
-    hardware += [provenance[name] for name in ("cpu",) if provenance.get(name)]
+    hardware += [provenance["cpu"]] if provenance.get("cpu") else []
     if provenance.get("cores"):
         hardware.append(f"{provenance['cores']} cores")
     program = [Path(words[0]).name.replace("cli.py", "fastr"), *words[1:]] if words else []
@@ -211,22 +210,23 @@ def take_results(path: Path, about: Sidecar, found: Found) -> None:
         found.coverage.append((origin, about.task or shown(path.stem), coverage_lines(path)))
         return
     tables = csv_evaluations(path) if path.suffix == ".csv" else {("", ""): jsonl_evaluations(path)}
-    for (task, method), evaluations in tables.items():
-        found.series.append(
-            Series(
-                task=one_of(task, about.task, "task", path),
-                method=one_of(method, about.method, "method", path),
-                variant=about.variant,
-                curves=known_seeds(evaluations, about, path),
-                announced=about.seeds,
-                last_evaluation=about.frames,
-                lost=evaluations.lost,
-                seconds=about.seconds
-                if len(tables) == 1 and about.seconds
-                else evaluations.seconds,
-                origins=(origin,),
-            )
+    if about.seconds is not None and len(tables) > 1:
+        raise UserError(f"{path} has several curves; seconds in its sidecar would be of which?")
+    # All of a file or nothing of it.
+    found.series += [
+        Series(
+            task=one_of(task, about.task, "task", path),
+            method=one_of(method, about.method, "method", path),
+            variant=about.variant,
+            curves=known_seeds(evaluations, about, path),
+            announced=about.seeds,
+            last_evaluation=about.frames,
+            lost=evaluations.lost,
+            seconds=about.seconds or evaluations.seconds,
+            origins=(origin,),
         )
+        for (task, method), evaluations in tables.items()
+    ]
 
 
 def one_of(column: str, sidecar: str, name: str, path: Path) -> str:

@@ -16,7 +16,7 @@ from fastr.report.aggregates import (
 from fastr.report.content import Bar, Cell, Grid, Group, Intervals, Line, Lines, Section, plus_minus
 from fastr.report.finals import Final, horizons, labels
 from fastr.report.published import FRAMES, Published, published
-from fastr.report.series import Series
+from fastr.report.series import NAMES, Series
 from fastr.report.text import file_name
 
 SHORT = ("Cheetah Run", "Walker Walk", "Walker Run", "Quad. Walk", "Quad. Run")
@@ -36,7 +36,9 @@ def curve(final: Final) -> Line:
     return Line(final.label, tuple(points))
 
 
-def curve_chart(name: str, title: str, here: Sequence[Final], levels=()) -> Lines:
+def curve_chart(
+    name: str, title: str, here: Sequence[Final], levels: tuple[tuple[str, float], ...] = ()
+) -> Lines:
     """Learning curves of some methods on one task."""
     said: dict[str, list[str]] = {}
     for final in here:
@@ -146,7 +148,7 @@ def clear(entry: Published, numbers: Mapping[tuple[str, str], Published]) -> boo
 
 def paper_number(series: Series) -> Published | None:
     """What the paper reports for this method in the paper's form on this task."""
-    name = series.label.split(",")[0]
+    name = NAMES.get(series.method, series.method)
     return next(
         (p for p in published() if p.of_the_paper and (p.method, p.task) == (name, series.task)),
         None,

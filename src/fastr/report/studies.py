@@ -16,7 +16,7 @@ from fastr.report.text import file_name, shown
 
 INTERACTIONS = ("ctrl-sr", "concat", "tucker", "fastr")
 """The paper's conditions (a) to (d) (App. Ablation)."""
-MISFITS = {"nce": "NCE misfit in nats (CP less joint)", "moment": "moment misfit (CP less joint)"}
+MISFITS = {"nce": "NCE misfit in nats", "moment": "moment misfit"}
 
 
 def ablation_section(found: Found, finals: Sequence[Final]) -> Section | None:
@@ -79,12 +79,12 @@ def misfit_section(found: Found, finals: Sequence[Final]) -> Section | None:
     charts: list[Any] = [
         Intervals(
             f"misfit-{kind}",
-            f"{label[0].upper()}{label[1:]}".split(" in ")[0].split(" (")[0],
+            f"Excess test loss of CP over joint: {label}",
             [
                 Bar(name, *(entry[f"{kind}_misfit"][key] for key in ("value", "low", "high")))
                 for name, entry in zip(names, entries, strict=True)
             ],
-            label,
+            f"{label} (CP less joint)",
             reference=0.0,
         )
         for kind, label in MISFITS.items()
@@ -94,9 +94,13 @@ def misfit_section(found: Found, finals: Sequence[Final]) -> Section | None:
     if any(point.gain is not None for point in markers):
         charts += [
             Scatter(
-                f"misfit-gain-{kind}", f"Return gain against the {kind} misfit", markers, kind, x
+                f"misfit-gain-{kind}",
+                f"Return gain against {label}",
+                markers,
+                kind,
+                f"{label} (CP less joint)",
             )
-            for kind, x in MISFITS.items()
+            for kind, label in MISFITS.items()
         ]
     lacking = "; ".join(missing(markers))
     text = (
