@@ -101,7 +101,7 @@
     const named = shown.filter((line, i) => shown.findIndex((l) => l.name === line.name) === i);
     const direct = width >= 520;
     const longest = Math.max(0, ...named.map((line) => line.name.length));
-    const room = direct ? Math.min(width * 0.32, 30 + 6.6 * longest) : 12;
+    const room = direct ? Math.min(width * 0.32, 30 + 6.6 * longest) : 20;
     const height = Math.round(Math.min(360, Math.max(230, width * 0.56)));
     const frame = { left: 48, right: width - room, top: 24, bottom: height - 42 };
     const root = canvas(plot, width, height);
