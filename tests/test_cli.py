@@ -161,7 +161,8 @@ def test_help_without_arguments_lists_the_commands():
     shown = subprocess.run(
         [sys.executable, "-m", "fastr.cli", "--help"], capture_output=True, text=True, check=True
     )
-    for name in ("train", "resume", "eval", "play", "export", "info", "bench", "collect", "misfit"):
+    names = "train resume eval play export info bench collect misfit report"
+    for name in names.split():
         assert f"fastr {name}" in shown.stdout
 
 

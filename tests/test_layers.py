@@ -83,9 +83,22 @@ LAYERS = [
         "theory.studies.separation",
     },
     {"theory.catalogue"},
+    {"report.__init__", "report.text", "report.colors", "report.published", "report.stats"},
+    {"report.series", "report.content"},
+    {"report.tables", "report.finals", "report.latex", "report.page", "report.drawing"},
+    {"report.sidecar", "report.aggregates"},
+    {"report.reading", "report.sections"},
+    {"report.studies", "report.readme"},
+    {"report.writing"},
     {"commands.__init__", "commands.show"},
     {"commands.looking", "commands.sizing", "commands.theory", "commands.training"},
-    {"commands.data", "commands.export", "commands.structure", "commands.transfer"},
+    {
+        "commands.data",
+        "commands.export",
+        "commands.report",
+        "commands.structure",
+        "commands.transfer",
+    },
     {"cli"},
     {"demo"},
     # The library's front door: it opens the heavy rooms only when asked.
@@ -121,6 +134,7 @@ def test_imports_only_point_down():
 
 LIGHT = ["envs", "pool", "runs", "summary", "plots", "evaluate"]
 LIGHT += ["datasets.opening", "datasets.store", "misfit.report", "misfit.scatter"]
+LIGHT += ["report.writing", "commands.report", "cli"]
 
 
 @pytest.mark.parametrize("module", LIGHT)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, TypeVar, get_args
 
 import tyro
@@ -12,18 +13,6 @@ from fastr import runtime
 from fastr.errors import RunError, UserError, nearest
 
 runtime.configure()
-
-# These bring in JAX, which reads what runtime.configure has set.
-from fastr.commands.data import Collect, Misfit, MisfitFigure  # noqa: E402
-from fastr.commands.export import Export  # noqa: E402
-from fastr.commands.looking import Eval, Play  # noqa: E402
-from fastr.commands.sizing import Bench, Info  # noqa: E402
-from fastr.commands.structure import Ablation, Coverage  # noqa: E402
-from fastr.commands.theory import Theory  # noqa: E402
-from fastr.commands.training import Resume, Train  # noqa: E402
-from fastr.commands.transfer import Transfer  # noqa: E402
-from fastr.config import METHODS, Preset, grounded, on_this_device, preset  # noqa: E402
-from fastr.misfit.config import preset as misfit_preset  # noqa: E402
 
 USAGE = """\
 fastr: factorized spectral representations for reinforcement learning
@@ -41,10 +30,30 @@ fastr: factorized spectral representations for reinforcement learning
   fastr theory        run the paper's claims      fastr theory separation --out pages/theory
   fastr collect TASK  write transitions           fastr collect walker-walk --out walker-v0
   fastr misfit DATA   does the factorization fit  fastr misfit walker-v0 --preset quick
+  fastr report RUNS   tables, curves, statistics  fastr report runs --out report
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
 option. Frames are simulator steps; an agent step is --frame-skip frames."""
+
+ON_TASKS = {"train": "training.Train", "info": "sizing.Info", "bench": "sizing.Bench"}
+OTHERS = {
+    "resume": "training.Resume",
+    "eval": "looking.Eval",
+    "play": "looking.Play",
+    "export": "export.Export",
+    "ablation": "structure.Ablation",
+    "coverage": "structure.Coverage",
+    "theory": "theory.Theory",
+    "transfer": "transfer.Transfer",
+    "collect": "data.Collect",
+    "misfit-figure": "data.MisfitFigure",
+    "report": "report.Report",
+}
+"""Commands by the file and class of theirs in fastr.commands.
+
+Only the one that was asked for is imported: most bring in JAX, and a report needs none.
+"""
 
 Options = TypeVar("Options")
 
@@ -71,24 +80,11 @@ def run(arguments: list[str]) -> int:
 
 def command(name: str, *arguments: str) -> Any:
     """The command of this name with its options."""
-    on_tasks = {"train": Train, "info": Info, "bench": Bench}
-    others = {
-        "resume": Resume,
-        "eval": Eval,
-        "play": Play,
-        "export": Export,
-        "ablation": Ablation,
-        "coverage": Coverage,
-        "theory": Theory,
-        "transfer": Transfer,
-        "collect": Collect,
-        "misfit-figure": MisfitFigure,
-    }
-    known = [*on_tasks, *others, "misfit"]
-    if name in on_tasks:
-        return task_command(name, on_tasks[name], list(arguments))
-    if name in others:
-        return parsed(name, others[name], list(arguments))
+    known = [*ON_TASKS, *OTHERS, "misfit"]
+    if name in ON_TASKS:
+        return task_command(name, imported(ON_TASKS[name]), list(arguments))
+    if name in OTHERS:
+        return parsed(name, imported(OTHERS[name]), list(arguments))
     if name == "misfit":
         return misfit_command(list(arguments))
     raise UserError(
@@ -97,10 +93,16 @@ def command(name: str, *arguments: str) -> Any:
     )
 
 
-def task_command(
-    name: str, kind: type[Train | Info | Bench], arguments: list[str]
-) -> Train | Info | Bench:
+def imported(place: str) -> Any:
+    """The class of a command, FILE.CLASS."""
+    module, _, name = place.partition(".")
+    return getattr(import_module(f"fastr.commands.{module}"), name)
+
+
+def task_command(name: str, kind: type[Any], arguments: list[str]) -> Any:
     """A command on a task: method and preset choose the defaults of all other options."""
+    from fastr.config import METHODS, Preset, grounded, on_this_device, preset
+
     method = choice(arguments, "--method", tuple(METHODS), "fastr")
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
     default = kind(config=on_this_device(preset("", method, sizes)))
@@ -110,9 +112,13 @@ def task_command(
     return replace(options, config=grounded(options.config))
 
 
-def misfit_command(arguments: list[str]) -> Misfit:
+def misfit_command(arguments: list[str]) -> Any:
     """fastr misfit: the preset chooses the defaults of all other options."""
     import jax
+
+    from fastr.commands.data import Misfit
+    from fastr.config import Preset
+    from fastr.misfit.config import preset as misfit_preset
 
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
     config = misfit_preset(sizes)

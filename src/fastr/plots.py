@@ -14,8 +14,8 @@ FRAMES = "frames (simulator steps)"
 
 
 @contextmanager
-def picture(path: Path, **labels: Any) -> Iterator[Any]:
-    """Axes to draw on; what is on them in the end is saved as a PNG."""
+def picture(*paths: Path, **labels: Any) -> Iterator[Any]:
+    """Axes to draw on; what is on them in the end is saved, in the form each path's end names."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -25,9 +25,17 @@ def picture(path: Path, **labels: Any) -> Iterator[Any]:
     yield axes
     axes.set(**labels)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
+    for path in paths:
+        figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def band(axes: Any, x: Any, mean: Any, low: Any, high: Any, **style: Any) -> None:
+    """A line with its band."""
+    (line,) = axes.plot(x, mean, **style)
+    axes.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
 def learning_curve(
@@ -56,8 +64,7 @@ def compared_curves(
             frames = [frame for frame, _ in seeds[0]]
             returns = np.array([[value for _, value in curve] for curve in seeds])
             mean, std = returns.mean(axis=0), returns.std(axis=0)
-            (line,) = axes.plot(frames, mean, label=name)
-            axes.fill_between(frames, mean - std, mean + std, color=line.get_color(), alpha=0.15)
+            band(axes, frames, mean, mean - std, mean + std, label=name)
         for number, (name, level) in enumerate((levels or {}).items()):
             axes.axhline(level, linestyle="--", color=f"C{len(curves) + number}", label=name)
         from_zero(axes)

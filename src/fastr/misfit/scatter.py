@@ -32,6 +32,8 @@ EXTRA_TASKS = ("finger-spin", "hopper-hop", "fish-swim")
 name them. These have 2, 4 and 5, where Table 1 has none."""
 FACTORED, JOINT = "fastr", "ctrl-sr"
 NUMBERS = ("value", "low", "high")
+KINDS = ("nce", "moment")
+GAIN = "return gain: FaStR less CTRL-SR"
 
 
 class Point(NamedTuple):
@@ -183,7 +185,7 @@ def write_table(found: Sequence[Point], path: Path) -> None:
     """The markers as numbers."""
     with path.open("w", newline="") as file:
         lines = csv.writer(file)
-        misfits = [f"{kind}_misfit{end}" for kind in ("nce", "moment") for end in ("", *ENDS)]
+        misfits = [f"{kind}_misfit{end}" for kind in KINDS for end in ("", *ENDS)]
         lines.writerow(("task", "dataset", "action_dim", *misfits, "return_gain"))
         for point in found:
             values = [m[name] for m in (point.nce, point.moment) for name in NUMBERS]
@@ -201,35 +203,40 @@ def draw(found: Sequence[Point], path: Path) -> None:
         raise UserError("No dataset has both a misfit and the returns of both methods to draw.")
     pyplot = plotting()
     figure, both = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
-    dims = [point.action_dim for point in drawn]
-    markers = None
-    for axes, kind in ((both[0], "nce"), (both[1], "moment")):
-        misfits = [getattr(point, kind) for point in drawn]
-        for point, misfit in zip(drawn, misfits, strict=True):
-            ends = [misfit["low"], misfit["high"]]
-            axes.plot(ends, [point.gain] * 2, color="grey", linewidth=1, zorder=1)
-            axes.annotate(
-                point.task,
-                (misfit["value"], point.gain),
-                xytext=(5, 4),
-                textcoords="offset points",
-                fontsize=7,
-            )
-        markers = axes.scatter(
-            [misfit["value"] for misfit in misfits],
-            [point.gain for point in drawn],
-            c=dims,
-            s=[25 + 5 * dim for dim in dims],
-            cmap="viridis",
-            vmin=0,
-            vmax=max(38, *dims),
-            zorder=2,
-        )
-        axes.axhline(0.0, color="grey", linewidth=0.8)
-        axes.axvline(0.0, color="grey", linewidth=0.8)
-        axes.set(xlabel=f"{'NCE' if kind == 'nce' else kind} misfit (CP less joint)")
-        axes.grid(alpha=0.3)
-    both[0].set_ylabel("return gain: FaStR less CTRL-SR")
-    figure.colorbar(markers, ax=both, label="action dimension")
+    markers = [draw_panel(axes, drawn, kind) for axes, kind in zip(both, KINDS, strict=True)]
+    both[0].set_ylabel(GAIN)
+    figure.colorbar(markers[0], ax=both, label="action dimension")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def draw_panel(axes: Any, drawn: Sequence[Point], kind: str) -> Any:
+    """Gain against one of the misfits, with its intervals; the markers, for a colour bar."""
+    dims = [point.action_dim for point in drawn]
+    misfits = [getattr(point, kind) for point in drawn]
+    for point, misfit in zip(drawn, misfits, strict=True):
+        ends = [misfit["low"], misfit["high"]]
+        axes.plot(ends, [point.gain] * 2, color="grey", linewidth=1, zorder=1)
+        axes.annotate(
+            point.task,
+            (misfit["value"], point.gain),
+            xytext=(5, 4),
+            textcoords="offset points",
+            fontsize=7,
+            parse_math=False,
+        )
+    markers = axes.scatter(
+        [misfit["value"] for misfit in misfits],
+        [point.gain for point in drawn],
+        c=dims,
+        s=[25 + 5 * dim for dim in dims],
+        cmap="viridis",
+        vmin=0,
+        vmax=max(38, *dims),
+        zorder=2,
+    )
+    axes.axhline(0.0, color="grey", linewidth=0.8)
+    axes.axvline(0.0, color="grey", linewidth=0.8)
+    axes.set(xlabel=f"{'NCE' if kind == 'nce' else kind} misfit (CP less joint)")
+    axes.grid(alpha=0.3)
+    return markers

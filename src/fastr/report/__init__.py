@@ -1,0 +1,1 @@
+"""Rows on disk become numbers, pictures and pages; nothing here loads JAX."""

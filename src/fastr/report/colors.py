@@ -1,0 +1,26 @@
+"""One colour per method, the same in every figure, apart for every kind of colour vision.
+
+Made from Okabe and Ito's set, darkened on white and lightened on black until each has a contrast
+of at least 3 to 1 with its background. From the ninth method on, colours come again and the line
+is broken.
+"""
+
+from collections.abc import Sequence
+
+LIGHT = ("#0072b2", "#d55e00", "#00845f", "#aa3377", "#8f6a00", "#2f93c9", "#555555", "#7f4b1e")
+DARK = ("#58a9e6", "#f28b4b", "#3cc79a", "#e680b8", "#e0b341", "#9bd3f5", "#bdbdbd", "#cfa17c")
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
+
+
+def names_of(lines: Sequence[str], methods: Sequence[str]) -> list[str]:
+    """The names that share a chart's palette: the report's, and after them what it lacks."""
+    known = [label for label in methods if set(lines) & set(methods)]
+    return list(dict.fromkeys([*known, *lines]))
+
+
+def color(label: str, methods: Sequence[str]) -> tuple[int, str]:
+    """Place in the palette and dash pattern; what is no method of the report is grey."""
+    if label not in methods:
+        return 6, ""
+    turn, place = divmod(list(methods).index(label), len(LIGHT))
+    return place, DASHES[turn % len(DASHES)]

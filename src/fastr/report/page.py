@@ -1,0 +1,108 @@
+"""One HTML file that needs nothing beside it and no network."""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from fastr.report.colors import DARK, LIGHT, color, names_of
+from fastr.report.content import Chart, Intervals, Lines, Scatter, Section, number
+from fastr.report.text import counted
+
+ENVIRONMENT = Environment(
+    loader=PackageLoader("fastr.report", "assets"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def page(parts: Sequence[Section], methods: Sequence[str], command: str, made_by: str) -> str:
+    """The whole page."""
+    script, style = asset("page.js"), asset("page.css")
+    charts = [chart for part in parts for chart in part.charts]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return ENVIRONMENT.get_template("page.html").render(
+        parts=parts,
+        command=command,
+        version=made_by.splitlines()[-1],
+        summary=summary(parts, methods),
+        data={chart.name: drawn(chart, methods) for chart in charts},
+        alternatives={chart.name: alternative(chart) for chart in charts},
+        # Nothing is fetched, and no script runs but this one, whatever a name may contain.
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        script=Markup(script),
+        style=Markup(style + palette()),
+    )
+
+
+def asset(name: str) -> str:
+    """A file of the page's own."""
+    return resources.files("fastr.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def palette() -> str:
+    """The methods' colours on light and on dark."""
+    light, dark = (
+        "".join(f"--c{i}:{shade};" for i, shade in enumerate(shades)) for shades in (LIGHT, DARK)
+    )
+    return (
+        f":root{{{light}}}"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}"
+        f":root[data-theme=dark]{{{dark}}}"
+    )
+
+
+def summary(parts: Sequence[Section], methods: Sequence[str]) -> str:
+    """What the report covers, in one sentence."""
+    grids = {grid.name: grid for part in parts for grid in part.grids}
+    if "returns" not in grids:
+        return "No learning curves among the inputs."
+    rows = grids["returns"].rows
+    tasks = len({row[0].text for row in rows})
+    noted = sum(any(cell.notes for cell in row) for row in rows)
+    sentence = f"{counted(len(methods), 'method')} on {counted(tasks, 'task')}."
+    if not noted:
+        return sentence
+    return f"{sentence} {noted} of {counted(len(rows), 'number')} carry a note."
+
+
+def drawn(chart: Chart, methods: Sequence[str]) -> dict[str, Any]:
+    """What the page's script draws a chart from."""
+    common = {"kind": chart.kind, "x": chart.x_label}
+    if isinstance(chart, Lines):
+        names = names_of([line.label for line in chart.lines], methods)
+        lines = []
+        for line in chart.lines:
+            place, dash = color(line.label, names)
+            points = [[round(value, 4) for value in point] for point in line.points]
+            dashes = "4 4" if line.dashed else dash
+            lines.append({"name": line.label, "color": place, "dash": dashes, "points": points})
+        levels = [{"name": name, "value": value} for name, value in chart.levels]
+        return common | {"y": chart.y_label, "lines": lines, "levels": levels}
+    if isinstance(chart, Intervals):
+        bars = [bar._asdict() | {"color": color(bar.method, methods)[0]} for bar in chart.bars]
+        return common | {"bars": bars, "reference": chart.reference}
+    keys = ("name", "x", "low", "high", "y", "size")
+    points = [dict(zip(keys, point, strict=True)) for point in chart.drawn()]
+    return common | {"y": chart.y_label, "points": points}
+
+
+def alternative(chart: Chart) -> str:
+    """A chart in one sentence, for those who do not see it."""
+    if isinstance(chart, Lines):
+        ends = [
+            f"{line.label} {number(line.points[-1][1])} at {line.points[-1][0]:,.0f}"
+            for line in chart.lines
+            if not line.dashed
+        ]
+        return f"{chart.title}. {chart.y_label} against {chart.x_label}; ends: {'; '.join(ends)}."
+    if isinstance(chart, Scatter):
+        said = [f"{name} {x:.3g}, {y:.3g}" for name, x, _, _, y, _ in chart.drawn()]
+    else:
+        said = [f"{bar.label} {bar.value:.3g}" for bar in chart.bars]
+    return f"{chart.title}. {chart.x_label}: {'; '.join(said)}."

@@ -1,0 +1,286 @@
+"""What a report reads: sound files give back what was put in, all others one sentence."""
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+
+from fastr.errors import UserError
+from fastr.report.finals import finals
+from fastr.report.reading import external, read
+from fastr.report.series import aligned, lacks, united
+from fastr.report.sidecar import Sidecar, read_sidecar
+from fastr.report.tables import csv_evaluations, row_evaluations
+from fastr.report.text import csv_cell, file_name, latex, markdown, shown
+
+QUICKLY = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+CURVES = some.dictionaries(
+    some.integers(0, 2**31).map(str),
+    some.dictionaries(some.integers(0, 10**9), some.floats(-1e9, 1e9), min_size=1, max_size=5),
+    min_size=1,
+    max_size=3,
+)
+ABOUT = {
+    "kind": "returns",
+    "task": "walker-walk",
+    "method": "fastr",
+    "command": "fastr train walker-walk",
+    "commit": "abc",
+    "hardware": "2 cores",
+    "seeds": [0, 1],
+}
+
+
+def put(folder, name, text, **about):
+    """A CSV file with its sidecar."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.csv").write_text(text)
+    content = {key: value for key, value in (ABOUT | about).items() if value is not None}
+    (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder / f"{name}.csv"
+
+
+def outcome(reader, *arguments):
+    """What a reader returns, or what it says; anything else but a UserError fails the test."""
+    try:
+        return reader(*arguments), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def table(curves):
+    return {seed: tuple(sorted(points.items())) for seed, points in curves.items()}
+
+
+@QUICKLY
+@given(CURVES)
+def test_a_csv_gives_back_its_curves(tmp_path, curves):
+    path = tmp_path / "curve.csv"
+    lines = [f"{f},{s},{v!r}" for s, points in curves.items() for f, v in points.items()]
+    path.write_text("\n".join(["frames,seed,return", *lines, ""]))
+    ((key, found),) = csv_evaluations(path).items()
+    assert key == ("", "")
+    assert found.curves == table(curves)
+
+
+@QUICKLY
+@given(CURVES)
+def test_rows_give_back_their_curves(curves):
+    rows = [
+        {"kind": "evaluation", "seed": int(s), "frames": f, "return": v, "seconds": f / 7}
+        for s, points in curves.items()
+        for f, v in points.items()
+    ]
+    noise = [{"kind": "episode", "seed": "?", "frames": None}]
+    found = row_evaluations([*noise, *rows], "here")
+    assert found.curves == table(curves)
+    assert found.lost == 0
+    assert found.seconds == max(row["seconds"] for row in rows)
+
+
+@QUICKLY
+@given(some.binary(max_size=80))
+def test_any_bytes_are_a_table_or_one_sentence(tmp_path, content):
+    path = tmp_path / "curve.csv"
+    path.write_bytes(b"frames,seed,return\n" + content)
+    found, said = outcome(csv_evaluations, path)
+    assert "\n" not in said
+    assert all(curve for one in (found or {}).values() for curve in one.curves.values())
+
+
+JSON = some.recursive(
+    some.none() | some.booleans() | some.floats() | some.integers() | some.text(max_size=9),
+    lambda inner: (
+        some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@QUICKLY
+@given(some.dictionaries(some.sampled_from([*ABOUT, "note", "frames", "seconds", "odd"]), JSON))
+def test_any_sidecar_is_sound_or_one_sentence(tmp_path, changes):
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps(ABOUT | changes))
+    found, said = outcome(read_sidecar, path)
+    assert isinstance(found, Sidecar) or "curve.json" in said
+    assert "\n" not in said
+
+
+@QUICKLY
+@given(some.lists(some.dictionaries(some.sampled_from(["kind", "seed", "frames", "return"]), JSON)))
+def test_any_rows_are_sound_or_one_sentence(rows):
+    marked = [row | {"kind": "evaluation"} for row in rows]
+    found, said = outcome(row_evaluations, marked, "here")
+    assert found is not None or said.startswith("here, row ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("frames,seed\n1,2\n", "no column return"),
+        ("frames,seed,return\n", "no evaluation"),
+        ("frames,seed,return\n1,0,2\n1,0,3\n", "frame 1 of seed 0 is there twice"),
+        ("frames,seed,return\n1.5,0,2\n", "line 2: frames is '1.5'"),
+        ("frames,seed,return\n-1,0,2\n", "frames is '-1'"),
+        ("frames,seed,return\n1,0,nan\n", "return is 'nan'"),
+        ("frames,seed,return\n1,0,1e400\n", "return is '1e400'"),
+        ("frames,seed,return\n1,,2\n", "the seed is empty"),
+        ("frames,seed,return\n1,0\n", "line 2"),
+        ("frames,seed,return,seed\n1,0,2,3\n", "two columns of the same name"),
+    ],
+)
+def test_a_wrong_table_is_said_with_its_place(tmp_path, text, said):
+    path = tmp_path / "curve.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"curve\.csv") as error:
+        csv_evaluations(path)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"comand": "x"}, "Did you mean command"),
+        ({"commit": None}, "lacks commit"),
+        ({"seeds": [1, 1]}, "different whole numbers"),
+        ({"seeds": "0"}, "different whole numbers"),
+        ({"kind": "curve"}, "returns, coverage"),
+        ({"hardware": ""}, "hardware must be a text"),
+        ({"frames": 1.5}, "frames is 1.5"),
+        ({"method": None}, "method is in neither"),
+    ],
+)
+def test_a_wrong_sidecar_is_said(tmp_path, change, said):
+    path = put(tmp_path, "curve", "frames,seed,return\n0,0,1\n", **change)
+    with pytest.raises(UserError) as error:
+        read([path])
+    assert said in str(error.value)
+
+
+def test_a_name_in_column_and_sidecar_is_refused(tmp_path):
+    path = put(tmp_path, "curve", "task,frames,seed,return\ndog-run,0,0,1\n")
+    with pytest.raises(UserError, match="both its column and its sidecar"):
+        read([path])
+
+
+def test_a_seed_that_the_sidecar_does_not_name_is_refused(tmp_path):
+    path = put(tmp_path, "curve", "frames,seed,return\n0,7,1\n")
+    with pytest.raises(UserError, match="seed 7"):
+        read([path])
+
+
+def test_below_a_folder_a_wrong_file_is_left_out_and_said(tmp_path):
+    put(tmp_path / "deep" / "er", "good", "frames,seed,return\n0,0,1\n0,1,2\n")
+    put(tmp_path, "bad", "frames,seed,return\nx,0,1\n")
+    (tmp_path / "alone.csv").write_text("frames,seed,return\n0,0,1\n")
+    found = read([tmp_path])
+    assert [one.label for one in found.series] == ["FaStR"]
+    assert len(found.left_out) == 2
+    assert "alone.csv has no alone.json" in found.left_out[0]
+    assert "bad.csv, line 2" in found.left_out[1]
+
+
+def test_nothing_and_nowhere_are_said(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        read([tmp_path / "nowhere"])
+    with pytest.raises(UserError, match="holds no run"):
+        read([tmp_path])
+
+
+def test_a_path_given_twice_is_read_once(tmp_path):
+    path = put(tmp_path, "curve", "frames,seed,return\n0,0,1\n0,1,2\n")
+    assert len(read([path, tmp_path, tmp_path]).series) == 1
+
+
+def one(tmp_path, text, **about):
+    return read([put(tmp_path, "curve", text, **about)]).series[0]
+
+
+def test_missing_seeds_frames_and_evaluations_are_named(tmp_path):
+    text = "frames,seed,return\n0,0,1\n10,0,2\n20,0,3\n0,1,1\n20,1,5\n0,2,1\n10,2,1\n"
+    series = one(tmp_path, text, seeds=[0, 1, 2, 3], frames=30)
+    assert lacks(series) == [
+        "no evaluation of seed 3",
+        "seed 0 ends at 20 of 30 frames",
+        "seed 1 ends at 20 of 30 frames",
+        "seed 2 ends at 10 of 30 frames",
+        "seed 1 lacks 1 evaluation that other seeds have",
+        "only 1 evaluation, all averaged",
+    ]
+    # Only where all seeds were evaluated is anything averaged.
+    assert aligned(series).frames.tolist() == [0]
+
+
+def test_curves_without_a_common_frame_have_no_number(tmp_path):
+    series = one(tmp_path, "frames,seed,return\n0,0,1\n10,1,2\n")
+    found, without = finals([series])
+    assert found == []
+    assert "no frame at which all its seeds were evaluated" in without[0]
+
+
+def test_external_curves(tmp_path):
+    path = tmp_path / "peer.csv"
+    path.write_text("task,frames,seed,return\ndog-run,0,x,1\nwalker-walk,0,x,2\n")
+    assert {s.task: s.label for s in external("DR.Q", "all", path)} == {
+        "dog-run": "DR.Q",
+        "walker-walk": "DR.Q",
+    }
+    (found,) = external("DR.Q", "dog-run", path)
+    assert found.curves == {"x": ((0, 1.0),)}
+    with pytest.raises(UserError, match="nothing on humanoid-run"):
+        external("DR.Q", "humanoid-run", path)
+    path.write_text("frames,seed,return\n0,x,1\n")
+    assert external("DR.Q", "dog-run", path)[0].task == "dog-run"
+    with pytest.raises(UserError, match="no column task"):
+        external("DR.Q", "all", path)
+
+
+def test_the_same_name_and_seed_twice_is_kept_apart(tmp_path):
+    for name in ("one", "two"):
+        put(tmp_path, name, "frames,seed,return\n0,0,1\n0,1,2\n")
+    labels = [series.label for series in united(read([tmp_path]).series)]
+    assert labels == ["FaStR, one.csv", "FaStR, two.csv"]
+
+
+FORMULAS = some.sampled_from(["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\x00=1"])
+
+
+@given(FORMULAS | some.text())
+def test_no_text_is_a_formula_in_a_spreadsheet(text):
+    out = io.StringIO()
+    csv.writer(out).writerow([csv_cell(text)])
+    ((cell,),) = csv.reader(io.StringIO(out.getvalue()))
+    assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+@given(some.text())
+def test_names_of_files_are_plain(text):
+    name = file_name(text, ["unnamed"])
+    assert name
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+    assert len(name) < 80
+    assert file_name(text, [name]) != name
+
+
+@given(some.text(alphabet=some.characters(codec="utf-8")))
+def test_shown_text_is_one_visible_line(text):
+    assert len(shown(text).splitlines()) <= 1
+    assert "\u202e" not in shown(text)
+    assert "\x1b" not in shown(text)
+
+
+def test_latex_and_markdown_are_text():
+    hostile = r"\input{/etc/passwd} $x_1$ 50% & # ~ ^ {a} [b] *c*"
+    assert latex(hostile) == (
+        r"\textbackslash{}input\{/etc/passwd\} \$x\_1\$ 50\% \& \# \textasciitilde{} "
+        r"\textasciicircum{} \{a\} {[}b{]} {*}c{*}"
+    )
+    assert markdown("a|b <i> [x](y) `c` @d https://e") == (
+        r"a\|b &lt;i&gt; \[x\](y) \`c\` &#64;d https&#58;//e"
+    )

@@ -1,0 +1,197 @@
+"""Statistics over runs and tasks: by hand, against SciPy, and the same for the same seed."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from fastr.report.aggregates import LARGEST_RETURN, comparable, improvements, middles, reaching
+from fastr.report.finals import finals, horizons
+from fastr.report.series import Origin, Series
+from fastr.report.stats import (
+    interval,
+    iqm,
+    median_frames,
+    probability_of_improvement,
+    resampled,
+)
+
+# Runs x tasks, as in rliable's tests, which give 1.5, 2 and 1/3 for these.
+X = np.array([[1.0, 2.0], [2.0, 2.0], [1.0, 1.0], [2.0, 1.0]])
+Y = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+
+
+def tasks(matrix):
+    return [np.ascontiguousarray(column) for column in matrix.T]
+
+
+def stacked(matrix):
+    return [column[None] for column in tasks(matrix)]
+
+
+def series(task, method, values, frames=(0, 10, 20)):
+    """One curve per seed; values[seed][evaluation]."""
+    curves = {
+        str(i): tuple(zip(frames, map(float, own), strict=True)) for i, own in enumerate(values)
+    }
+    return Series(task, method, curves, (Origin("here"),))
+
+
+def numbers(*found):
+    return finals(found)[0]
+
+
+def test_rliables_numbers():
+    assert iqm(stacked(X)) == pytest.approx(1.5)
+    assert iqm(stacked(Y)) == pytest.approx(2.0)
+    assert probability_of_improvement(stacked(X), stacked(Y)) == pytest.approx(1 / 3)
+
+
+def test_the_interquartile_mean_drops_a_quarter_at_each_end():
+    """Of 1, 2, 3, 4, 5, 6, 7, 100 the middle half is 3, 4, 5, 6."""
+    scores = [np.array([1.0, 100.0, 3.0]), np.array([2.0, 4.0, 5.0, 6.0, 7.0])]
+    assert iqm([task[None] for task in scores]) == pytest.approx(4.5)
+    assert scipy.stats.trim_mean(np.concatenate(scores), 0.25) == pytest.approx(4.5)
+
+
+def test_improvement_is_the_mann_whitney_statistic_over_all_pairs():
+    generator = np.random.default_rng(3)
+    x, y = generator.integers(0, 5, size=(2, 7)).astype(float)
+    u = scipy.stats.mannwhitneyu(x, y).statistic
+    assert probability_of_improvement([x[None]], [y[None]]) == pytest.approx(u / 49)
+
+
+def test_resampling_stays_within_tasks():
+    scores = [np.array([1.0, 2.0]), np.array([10.0, 20.0, 30.0])]
+    first, second = resampled(scores, np.random.default_rng(0), 500)
+    assert first.shape == (500, 2)
+    assert second.shape == (500, 3)
+    assert set(first.ravel()) == {1.0, 2.0}
+    assert set(second.ravel()) == {10.0, 20.0, 30.0}
+    # With replacement: all equal in 2 of 4 and 3 of 27 draws.
+    assert (first[:, 0] == first[:, 1]).mean() == pytest.approx(0.5, abs=0.1)
+    assert (np.ptp(second, axis=1) == 0).mean() == pytest.approx(1 / 9, abs=0.06)
+
+
+def test_the_interval_is_that_of_every_resample_by_hand():
+    """Two runs of one task, 0 and 1: the mean is 0, 0.5 or 1 with weights 1/4, 1/2, 1/4."""
+    found = interval(iqm, [[np.array([0.0, 1.0])]], np.random.default_rng(0))
+    assert found == (0.5, 0.0, 1.0)
+
+
+def test_the_interval_agrees_with_scipys_bootstrap():
+    scores = np.random.default_rng(1).normal(size=40)
+    ours = interval(iqm, [[scores]], np.random.default_rng(2), resamples=4_000)
+    theirs = scipy.stats.bootstrap(
+        (scores,),
+        lambda x, axis: scipy.stats.trim_mean(x, 0.25, axis=axis),
+        n_resamples=4_000,
+        method="percentile",
+        rng=np.random.default_rng(5),
+    ).confidence_interval
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.03)
+
+
+def test_the_seed_of_the_bootstrap_is_obeyed():
+    found = [interval(iqm, [tasks(X * Y[:1])], np.random.default_rng(s)) for s in (7, 7, 8)]
+    assert found[0] == found[1]
+    scores = [np.random.default_rng(0).normal(size=9)]
+    first, again, other = (interval(iqm, [scores], np.random.default_rng(s)) for s in (7, 7, 8))
+    assert first == again
+    assert first.value == other.value
+    assert (first.low, first.high) != (other.low, other.high)
+
+
+def test_one_run_has_no_interval():
+    assert interval(iqm, [[np.array([3.0])]], np.random.default_rng(0)) == (3.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("frames", "median"),
+    [
+        ([10, 20, 30], 20),
+        ([10, None, 30], 30),
+        ([10, None, None], None),
+        ([10, None], None),
+        ([10, 20, None, 40], 30),
+        ([None], None),
+    ],
+)
+def test_what_was_not_reached_lies_beyond_every_number(frames, median):
+    assert median_frames(frames) == median
+
+
+def test_frames_to_a_return_count_those_that_never_got_there():
+    final = numbers(series("walker-walk", "fastr", [[0, 60, 50], [0, 10, 70], [0, 0, 0]]))
+    (fifty,) = reaching(final, [50.0])
+    assert fifty.per_seed == (10, 20, None)
+    assert (fifty.successes, fifty.median) == (2, 20)
+    (seventy,) = reaching(final, [70.0])
+    assert (seventy.successes, seventy.median, seventy.frames) == (1, None, 20)
+
+
+def test_default_returns_to_reach_are_shares_of_the_best_mean():
+    final = numbers(series("a-b", "fastr", [[0, 3, 6]]), series("a-b", "td3", [[0, 0, 3]]))
+    assert [entry.wanted for entry in reaching(final, [])] == pytest.approx([1.5, 1.5, 2.7, 2.7])
+    negative = numbers(series("a-b", "fastr", [[-3, -2, -1]]))
+    assert reaching(negative, []) == []
+
+
+def test_methods_are_compared_where_all_of_them_were():
+    """The third method ends at frame 10, so all three count up to there."""
+    found = numbers(
+        series("walker-walk", "fastr", [[0, 100, 900], [0, 200, 900]]),
+        series("walker-walk", "ctrl-sr", [[0, 300, 0], [0, 400, 0]]),
+        series("walker-walk", "td3", [[0, 50], [0, 60]], frames=(0, 10)),
+    )
+    assert horizons(found) == {"walker-walk": 10}
+    ((fastr, ctrl, td3),) = middles(found, 0)
+    means = np.array([[50, 100], [150, 200], [25, 30]]).mean(axis=1) / LARGEST_RETURN
+    assert [m.score.value for m in (fastr, ctrl, td3)] == pytest.approx(means)
+    # Two that reached frame 20 are compared there.
+    first, second = improvements(found, 0)
+    assert (first.first, first.second, first.probability.value) == ("FaStR", "CTRL-SR", 1.0)
+    assert (second.first, second.second, second.probability.value) == ("FaStR", "TD3", 1.0)
+
+
+def test_interquartile_means_share_their_tasks():
+    """One method lacks a task: all are compared without it, the others with it as well."""
+    one = [[0, 0, 100]] * 2
+    found, _ = comparable(
+        numbers(
+            series("walker-walk", "fastr", one),
+            series("dog-run", "fastr", one),
+            series("walker-walk", "td3", one),
+            series("dog-run", "td3", one),
+            series("dog-run", "sac", one),
+            series("gym:Pendulum-v1", "sac", one),
+            series("dog-run@latency=2", "sac", one),
+        )
+    )
+    panels = {panel[0].tasks: [middle.label for middle in panel] for panel in middles(found, 0)}
+    assert panels == {
+        ("dog-run", "walker-walk"): ["FaStR", "TD3"],
+        ("dog-run",): ["FaStR", "SAC (3-layer)", "TD3"],
+    }
+
+
+def test_what_has_just_begun_takes_nobody_back():
+    found = numbers(
+        series("walker-walk", "fastr", [[0, 1, 2]]),
+        series("walker-walk", "td3", [[0, 1]], frames=(0, 10)),
+        series("walker-walk", "sac", [[0]], frames=(0,)),
+    )
+    late, early = comparable(found)
+    assert [final.label for final in late] == ["FaStR", "TD3"]
+    assert [final.label for final in early] == ["SAC (3-layer)"]
+
+
+def test_scores_are_means_of_the_last_ten_with_population_deviation():
+    frames = tuple(range(12))
+    rising, flat = [float(i) for i in range(12)], [4.0] * 12
+    (final,) = numbers(series("walker-walk", "fastr", [rising, flat], frames))
+    assert final.scores.tolist() == [np.mean(rising[2:]), 4.0]
+    assert final.mean == pytest.approx((6.5 + 4.0) / 2)
+    assert final.std == pytest.approx(math.sqrt(((6.5 - 5.25) ** 2 + (4 - 5.25) ** 2) / 2))
+    assert (final.last_mean, final.averaged, final.notes) == (7.5, 10, ())
