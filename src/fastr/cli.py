@@ -4,25 +4,16 @@ import contextlib
 import io
 import sys
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, TypeVar, get_args
 
 import tyro
 
 from fastr import runtime
 from fastr.errors import RunError, UserError, nearest
+from fastr.names import Preset
 
 runtime.configure()
-
-# These bring in JAX, which reads what runtime.configure has set.
-from fastr.commands.data import Collect, Misfit, MisfitFigure  # noqa: E402
-from fastr.commands.looking import Eval, Play  # noqa: E402
-from fastr.commands.sizing import Bench, Info  # noqa: E402
-from fastr.commands.structure import Ablation, Coverage  # noqa: E402
-from fastr.commands.theory import Theory  # noqa: E402
-from fastr.commands.training import Resume, Train  # noqa: E402
-from fastr.commands.transfer import Transfer  # noqa: E402
-from fastr.config import METHODS, Preset, grounded, on_this_device, preset  # noqa: E402
-from fastr.misfit.config import preset as misfit_preset  # noqa: E402
 
 USAGE = """\
 fastr: factorized spectral representations for reinforcement learning
@@ -39,10 +30,28 @@ fastr: factorized spectral representations for reinforcement learning
   fastr theory        run the paper's claims      fastr theory separation --out pages/theory
   fastr collect TASK  write transitions           fastr collect walker-walk --out walker-v0
   fastr misfit DATA   does the factorization fit  fastr misfit walker-v0 --preset quick
+  fastr sweep NAME    run a whole experiment      fastr sweep table1 --dry-run
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
 option. Frames are simulator steps; an agent step is --frame-skip frames."""
+
+ON_TASKS = {"train": "training.Train", "info": "sizing.Info", "bench": "sizing.Bench"}
+OTHERS = {
+    "resume": "training.Resume",
+    "eval": "looking.Eval",
+    "play": "looking.Play",
+    "ablation": "structure.Ablation",
+    "coverage": "structure.Coverage",
+    "theory": "theory.Theory",
+    "transfer": "transfer.Transfer",
+    "collect": "data.Collect",
+    "misfit-figure": "data.MisfitFigure",
+}
+"""Commands by the file and class of theirs in fastr.commands.
+
+Only the one that was asked for is imported: most bring in JAX, and a sweep needs none.
+"""
 
 Options = TypeVar("Options")
 
@@ -69,35 +78,31 @@ def run(arguments: list[str]) -> int:
 
 def command(name: str, *arguments: str) -> Any:
     """The command of this name with its options."""
-    on_tasks = {"train": Train, "info": Info, "bench": Bench}
-    others = {
-        "resume": Resume,
-        "eval": Eval,
-        "play": Play,
-        "ablation": Ablation,
-        "coverage": Coverage,
-        "theory": Theory,
-        "transfer": Transfer,
-        "collect": Collect,
-        "misfit-figure": MisfitFigure,
-    }
-    known = [*on_tasks, *others, "misfit"]
-    if name in on_tasks:
-        return task_command(name, on_tasks[name], list(arguments))
-    if name in others:
-        return parsed(name, others[name], list(arguments))
+    known = [*ON_TASKS, *OTHERS, "misfit", "sweep"]
+    if name in ON_TASKS:
+        return task_command(name, imported(ON_TASKS[name]), list(arguments))
+    if name in OTHERS:
+        return parsed(name, imported(OTHERS[name]), list(arguments))
     if name == "misfit":
         return misfit_command(list(arguments))
+    if name == "sweep":
+        return sweep_command(list(arguments))
     raise UserError(
         f"{name} is not a command of fastr.{nearest(name, known)} "
         f"The commands are {', '.join(known)}."
     )
 
 
-def task_command(
-    name: str, kind: type[Train | Info | Bench], arguments: list[str]
-) -> Train | Info | Bench:
+def imported(place: str) -> Any:
+    """The class of a command, FILE.CLASS."""
+    module, _, name = place.partition(".")
+    return getattr(import_module(f"fastr.commands.{module}"), name)
+
+
+def task_command(name: str, kind: type[Any], arguments: list[str]) -> Any:
     """A command on a task: method and preset choose the defaults of all other options."""
+    from fastr.config import METHODS, grounded, on_this_device, preset
+
     method = choice(arguments, "--method", tuple(METHODS), "fastr")
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
     default = kind(config=on_this_device(preset("", method, sizes)))
@@ -107,15 +112,27 @@ def task_command(
     return replace(options, config=grounded(options.config))
 
 
-def misfit_command(arguments: list[str]) -> Misfit:
+def misfit_command(arguments: list[str]) -> Any:
     """fastr misfit: the preset chooses the defaults of all other options."""
     import jax
+
+    from fastr.commands.data import Misfit
+    from fastr.misfit.config import preset as misfit_preset
 
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
     config = misfit_preset(sizes)
     if jax.default_backend() != "cpu":
         config = replace(config, predictor=replace(config.predictor, precision="tf32"))
     return parsed("misfit", Misfit, arguments, Misfit(config=config))
+
+
+def sweep_command(arguments: list[str]) -> Any:
+    """fastr sweep: what stands behind -- is for every training."""
+    from fastr.commands.sweep import Sweep
+
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parsed("sweep", Sweep, arguments[:end])
+    return replace(options, options=tuple(arguments[end + 1 :]))
 
 
 def choice(arguments: list[str], option: str, known: tuple[str, ...], default: str) -> Any:
