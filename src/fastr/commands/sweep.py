@@ -11,14 +11,15 @@ from typing import Annotated, Literal
 
 import tyro
 
+from fastr.commands.plan import Plan
 from fastr.commands.show import Flag, print_json, print_table
 from fastr.errors import UserError
 from fastr.experiments import EXPERIMENTS, FRAMES, Grid, Name, Unit, refuse_same_place
-from fastr.names import Preset
+from fastr.names import Method, Preset
 from fastr.runs import locked, write_errors
-from fastr.sweep import hours, state
+from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, tail
-from fastr.sweep.engine import Engine
+from fastr.sweep.engine import AbstractEngine
 from fastr.sweep.local import LocalEngine, slots
 from fastr.sweep.schedule import Scheduler, Work
 from fastr.sweep.view import View, counted, summarized
@@ -48,7 +49,7 @@ class Sweep:
     """Experiment."""
     tasks: tuple[str, ...] = ()
     """Tasks instead of the experiment's."""
-    methods: tuple[str, ...] = ()
+    methods: tuple[Method, ...] = ()
     """Methods instead of the experiment's."""
     seeds: tuple[int, ...] = ()
     """Seeds instead of the experiment's (the paper's 0 1 2 3 42; smoke has 0)."""
@@ -90,8 +91,9 @@ class Sweep:
         units = EXPERIMENTS[self.name].units(grid)
         refuse_same_place(units)
         if self.dry_run:
-            return self.predict(grid, units)
-        check_options(grid)
+            return self.plan(grid, units)
+        if self.options or grid.frames % 2:
+            check_options(grid)
         internal = grid.out / INTERNAL
         with write_errors(internal):
             internal.mkdir(parents=True, exist_ok=True)
@@ -111,13 +113,24 @@ class Sweep:
         return Grid(
             out=(self.out or Path("runs") / self.name).absolute(),
             tasks=self.tasks or usual.tasks,
-            methods=self.methods or usual.methods,  # pyright: ignore[reportArgumentType]
+            methods=self.methods or usual.methods,
             seeds=self.seeds or usual.seeds,
             frames=first_given(self.frames, usual.frames, FRAMES[preset]),
             preset=preset,
             seeds_per_run=self.seeds_per_run,
             options=(*usual.options, *self.options),
         )
+
+    def plan(self, grid: Grid, units: Sequence[Unit]) -> int:
+        """What would be done."""
+        places = None
+        if self.engine == "local" and not self.hours_on:
+            places = len({str(slot.environment) for slot in slots(self.jobs)})
+        plan = Plan.of(grid.out, units, self.hours_on, places)
+        if self.json:
+            return print_json(plan.as_json())
+        plan.show(f"sweep {self.name}: {EXPERIMENTS[self.name].about}")
+        return 0
 
     def work(self, grid: Grid, units: Sequence[Unit], asked: Callable[[], int]) -> int:
         """Bring every unit to its end, showing how far it is."""
@@ -131,7 +144,7 @@ class Sweep:
             engine.close()
         return self.report(grid, scheduler.works)
 
-    def chosen_engine(self, grid: Grid) -> Engine:
+    def chosen_engine(self, grid: Grid) -> AbstractEngine:
         """Where to run."""
         if self.engine == "local":
             return LocalEngine(slots(self.jobs))
@@ -169,94 +182,6 @@ class Sweep:
             return 1
         return STOPPED if stopped else 0
 
-    def predict(self, grid: Grid, units: Sequence[Unit]) -> int:
-        """The commands and their hours."""
-        hardware = self.hours_on or hours.this_hardware()
-        here = [] if self.hours_on else hours.measured_here(units, hardware)
-        done = {unit.name for unit in units if state.finished(grid.out, unit)}
-        left = [unit for unit in units if unit.name not in done]
-        found = {unit.name: hours.predicted(unit, hardware, here) for unit in left}
-        total = hours.total(list(found.values()))
-        if self.json:
-            return print_json(
-                {
-                    "out": str(grid.out),
-                    "hardware": hardware,
-                    "hours_low": total.low,
-                    "hours_high": total.high,
-                    "units": [as_json(unit, unit.name in done, found) for unit in units],
-                }
-            )
-        for unit in units:
-            print(unit.line)
-        lines = [
-            (
-                unit.name,
-                unit.seeds or "",
-                f"{unit.frames:,}" if unit.frames else "",
-                *(("done", "") if unit.name in done else said(found[unit.name])),
-            )
-            for unit in units
-        ]
-        print_table(
-            f"sweep {self.name}: {EXPERIMENTS[self.name].about}",
-            ("run", "seeds", "frames", "predicted", "from"),
-            lines,
-        )
-        print_total(left, found, total, hardware, devices(self))
-        return 0
-
-
-def said(prediction: hours.Prediction) -> tuple[str, str]:
-    """A prediction as two cells."""
-    return (str(prediction.hours) if prediction.hours else "?", prediction.origin)
-
-
-def as_json(unit: Unit, done: bool, found: dict[str, hours.Prediction]) -> dict:  # noqa: FBT001
-    """One unit of a plan."""
-    prediction = found.get(unit.name)
-    known = prediction.hours if prediction else None
-    return {
-        "name": unit.name,
-        "command": ["fastr", *unit.arguments],
-        "needs": [need.name for need in unit.needs],
-        "finished": done,
-        "hours_low": known.low if known else None,
-        "hours_high": known.high if known else None,
-        "origin": prediction.origin if prediction else None,
-    }
-
-
-def devices(options: Sweep) -> int | None:
-    """Devices that work at the same time here; None where only the cluster knows."""
-    if options.engine == "ray" or options.hours_on:
-        return None
-    return len({str(slot.environment) for slot in slots(options.jobs)})
-
-
-def print_total(
-    left: Sequence[Unit],
-    found: dict[str, hours.Prediction],
-    total: hours.Hours,
-    hardware: str,
-    places: int | None,
-) -> None:
-    """What all of it takes, and how sure that is."""
-    known = {name: p.hours for name, p in found.items() if p.hours}
-    print(f"{len(left)} to do. On {hardware}, one run at a time: {total}", end="")
-    if places is not None and known:
-        bounds = (
-            hours.wall_clock(left, {name: getattr(h, end) for name, h in known.items()}, places)
-            for end in ("low", "high")
-        )
-        print(f"; on {places} device(s) side by side: {hours.Hours(*bounds)}", end="")
-    print(".")
-    if unknown := len(left) - len(known):
-        print(f"{unknown} of them have no measured rate and are not in these sums.")
-    guessed = sum(p.origin.startswith("a guess") for p in found.values())
-    if guessed:
-        print(f"{guessed} are guesses from another method or number of seeds (last column).")
-
 
 def first_given(*values: int | None) -> int:
     """The first that is not None."""
@@ -274,7 +199,7 @@ def check_tasks(tasks: Sequence[str]) -> None:
 
 def check_options(grid: Grid) -> None:
     """Raise UserError if a method would not accept the training options, before any run starts."""
-    for method in grid.methods if grid.options or grid.frames % 2 else ():
+    for method in grid.methods:
         example = grid.training(grid.tasks[0], method, grid.parts[0]).arguments[1:-2]
         command = [sys.executable, *PROGRAM, "info", *example, "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

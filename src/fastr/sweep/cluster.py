@@ -10,6 +10,7 @@ from typing import Any
 
 from fastr.errors import UserError
 from fastr.sweep.attempt import Attempt, ask_to_stop, end_group, wait
+from fastr.sweep.engine import AbstractEngine, AbstractJob
 
 LOOK_SECONDS = 0.3
 """Between two looks of a task at its process and at the request to stop."""
@@ -36,7 +37,7 @@ def attempted(attempt: Attempt, stop: Path) -> int:
         end_group(process)
 
 
-class RayJob:
+class RayJob(AbstractJob):
     """A task of the cluster."""
 
     def __init__(self, ray: Any, task: Any, attempt: Attempt, stop: Path):
@@ -56,7 +57,7 @@ class RayJob:
         try:
             return self.ray.get(self.task)
         except self.ray.exceptions.RayError as error:
-            self.trouble = one_line(error)
+            self.trouble = one_line(getattr(error, "cause", None) or error)
             return LOST
 
     def problem(self) -> str:
@@ -74,7 +75,7 @@ class RayJob:
         self.ray.cancel(self.task, force=True)
 
 
-class RayEngine:
+class RayEngine(AbstractEngine):
     """A cluster; as many at a time as it has resources for."""
 
     def __init__(self, address: str, gpus: float | None, cpus: float | None, stop: Path):

@@ -94,7 +94,7 @@ def fitting(unit: Unit, rates: Sequence[Rate]) -> Rate | None:
     )
 
 
-def measured_here(units: Sequence[Unit], hardware: str) -> list[Rate]:
+def measured_here(units: Sequence[Unit]) -> list[Rate]:
     """Rates of the runs that lie in the sweep's directory already."""
     found: dict[tuple[str, str, int], list[float]] = {}
     for unit in units:
@@ -103,7 +103,7 @@ def measured_here(units: Sequence[Unit], hardware: str) -> list[Rate]:
             key = (unit.preset, unit.method, unit.seeds)
             found.setdefault(key, []).append(done.agent_steps / done.seconds)
     return [
-        Rate(hardware, *key, min(rates), max(rates), f"{len(rates)} run(s) in this directory")
+        Rate("here", *key, min(rates), max(rates), f"{len(rates)} run(s) in this directory")
         for key, rates in found.items()
     ]
 
@@ -120,29 +120,24 @@ def this_hardware() -> str:
     return (done.stdout.splitlines() or ["this GPU"])[0].strip()
 
 
-def total(predictions: Sequence[Prediction]) -> Hours:
-    """The hours of all that have any."""
-    known = [prediction.hours for prediction in predictions if prediction.hours]
-    return Hours(sum(hours.low for hours in known), sum(hours.high for hours in known))
-
-
 def wall_clock(units: Sequence[Unit], hours: dict[str, float], places: int) -> float:
-    """Hours until the last unit ends, if each begins as soon as it may and a place is free."""
+    """Hours until the last unit ends, if each begins as soon as it may and a place is free.
+
+    A unit's needs stand before it in the list, or are finished and not in it.
+    """
     free = [0.0] * places
     ends: dict[str, float] = {}
     left = list(units)
+
+    def earliest(unit: Unit) -> float:
+        return max((ends.get(need.name, 0.0) for need in unit.needs), default=0.0)
+
     while left:
-        ready = {
-            unit.name: max((ends[n.name] for n in unit.needs), default=0.0)
-            for unit in left
-            if all(need.name in ends for need in unit.needs)
-        }
-        place = min(range(places), key=lambda i: free[i])
-        unit = min(
-            (unit for unit in left if unit.name in ready),
-            key=lambda unit: max(ready[unit.name], free[place]),
-        )
-        begin = max(ready[unit.name], free[place])
-        ends[unit.name] = free[place] = begin + hours.get(unit.name, 0.0)
+        waiting = {unit.name for unit in left}
+        ready = [unit for unit in left if not any(n.name in waiting for n in unit.needs)]
+        place = free.index(min(free))
+        unit = min(ready, key=lambda unit: max(earliest(unit), free[place]))
+        ends[unit.name] = max(earliest(unit), free[place]) + hours.get(unit.name, 0.0)
+        free[place] = ends[unit.name]
         left.remove(unit)
     return max(ends.values(), default=0.0)

@@ -5,7 +5,9 @@ import subprocess
 from typing import NamedTuple
 
 from fastr.errors import UserError
+from fastr.processes import usable_cores
 from fastr.sweep.attempt import Attempt, ask_to_stop, end_group
+from fastr.sweep.engine import AbstractEngine, AbstractJob
 
 CORES_PER_RUN = 4
 """On a CPU. A training keeps two busy with its update and more with simulators."""
@@ -19,7 +21,7 @@ class Slot(NamedTuple):
     """Cores it keeps to; empty for all."""
 
 
-class LocalJob:
+class LocalJob(AbstractJob):
     """A process here."""
 
     def __init__(self, process: subprocess.Popen[bytes]):
@@ -50,7 +52,7 @@ class LocalJob:
         end_group(self.process)
 
 
-class LocalEngine:
+class LocalEngine(AbstractEngine):
     """As many processes at a time as there are slots."""
 
     def __init__(self, slots: list[Slot]):
@@ -84,13 +86,6 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-
-def usable_cores() -> tuple[int, ...]:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 def gpus() -> list[str]:

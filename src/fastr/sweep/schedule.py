@@ -11,7 +11,7 @@ from fastr.experiments import Unit
 from fastr.runs import user_of, write_errors
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, Attempt, tail
-from fastr.sweep.engine import Engine, Job
+from fastr.sweep.engine import AbstractEngine, AbstractJob
 
 State = Literal["waiting", "queued", "running", "retrying", "done", "failed", "blocked", "stopped"]
 SETTLED: tuple[State, ...] = ("done", "failed", "blocked", "stopped")
@@ -33,7 +33,7 @@ class Work:
     """Processes started for it by this sweep."""
     in_vain: int = 0
     """Attempts in a row that ended badly without a new checkpoint."""
-    job: Job | None = None
+    job: AbstractJob | None = None
     saved_before: int = 0
     """Frames of its newest checkpoint when the attempt began."""
     log_before: int = 0
@@ -53,7 +53,7 @@ class Scheduler:
 
     out: Path
     units: Sequence[Unit]
-    engine: Engine
+    engine: AbstractEngine
     retries: int
     """Attempts after the first that may end badly in a row without a new checkpoint."""
     program: tuple[str, ...] = PROGRAM
@@ -129,7 +129,7 @@ class Scheduler:
         work.attempts += 1
         work.state, work.note = "queued", ""
 
-    def follow(self, work: Work, job: Job) -> None:
+    def follow(self, work: Work, job: AbstractJob) -> None:
         """See whether an attempt has begun or ended, and what that means."""
         if work.state == "queued" and job.running():
             work.state = "running"

@@ -1,8 +1,8 @@
 """How far every unit is, read from what the commands themselves leave on disk.
 
 A training is finished when its run directory says so. A command that makes something else prints
-one JSON object; the sweep keeps it, with the command line, under results/ once the command has
-ended well, and takes it back by the same rename that gave it: there is no other record.
+one JSON object; the sweep keeps that, with the command line, under results/ once the command has
+ended well. There is no other record.
 """
 
 import json
