@@ -2,6 +2,7 @@
 directory with real checkpoints, and learns nothing. The task says what goes wrong:
 
 good            nothing
+slow            nothing, at 50 ms a row
 crash=FRAMES    killed at each of these frames (joined by +), once each
 fail            exit code 1 at the start
 refuse          exit code 2 and one sentence
@@ -60,7 +61,7 @@ def train(arguments):
     with writer:
         task, budget = writer.config["train"]["task"], writer.config["train"]["frames"]
         frames = saved = checkpoint.frames if checkpoint else 0
-        pause = float(os.environ.get("FAKE_STEP_SECONDS", "0"))
+        pause = float(os.environ.get("FAKE_STEP_SECONDS", "0.05" if "slow" in task else "0"))
         while frames < budget and not stopped:
             time.sleep(pause)
             frames += STEP_FRAMES

@@ -13,32 +13,20 @@ from hypothesis import strategies as st
 
 from fastr import cli
 from fastr.errors import UserError
-from fastr.experiments import Grid, Unit
+from fastr.experiments import Unit
 from fastr.runs import RunDirectory, locked, user_of
 from fastr.sweep import state
 from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wall_clock
 from fastr.sweep.local import LocalEngine, Slot, gpus, shares, slots
 from fastr.sweep.schedule import Scheduler
 from fastr.sweep.view import View, line, summarized
-
-FAKE = (str(Path(__file__).parent / "fake_train.py"),)
-FRAMES = 400
+from sweeping import FAKE, FRAMES, assert_whole, attempts, processes, units, until
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
     monkeypatch.setattr("fastr.sweep.schedule.LONGEST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr("fastr.sweep.schedule.POLL_SECONDS", 0.02)
-
-
-def grid(out, *tasks, **changes):
-    options = {"methods": ("fastr",), "seeds": (0,), "frames": FRAMES} | changes
-    return Grid(out=out, tasks=tasks, **options)
-
-
-def units(out, *tasks, **changes):
-    plan = grid(out, *tasks, **changes)
-    return [plan.training(task, "fastr", plan.seeds) for task in tasks]
 
 
 def swept(out, wanted, asked=lambda _: 0, *, retries=2, jobs=2):
@@ -50,40 +38,6 @@ def swept(out, wanted, asked=lambda _: 0, *, retries=2, jobs=2):
 
 def states(scheduler):
     return {work.unit.name.split("/")[1]: work.state for work in scheduler.works}
-
-
-def attempts(out, unit):
-    """The command lines in a unit's log."""
-    lines = state.log_file(out, unit).read_text().splitlines()
-    return [entry.split(": ", 1)[1].split()[1] for entry in lines if entry.startswith("# ")]
-
-
-def assert_whole(unit, frames=FRAMES):
-    """Every row once, in order, and a sound checkpoint at the end."""
-    run = RunDirectory.open(unit.run)
-    assert [row["frames"] for row in run.rows()] == list(range(20, frames + 1, 20))
-    assert run.latest().frames == frames
-    assert run.finished()
-
-
-def processes(out):
-    """Live processes that have this directory on their command line."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if str(out).encode() in (entry / "cmdline").read_bytes():
-                    found.append(entry.name)
-            except OSError:
-                continue
-    return found
-
-
-def until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_every_run_is_made_once_and_a_second_sweep_makes_none(tmp_path):

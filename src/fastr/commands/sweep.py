@@ -97,8 +97,8 @@ class Sweep:
         internal = grid.out / INTERNAL
         with write_errors(internal):
             internal.mkdir(parents=True, exist_ok=True)
-        with locked(internal), stop_requests() as asked:
-            return self.work(grid, units, asked)
+        with locked(internal):
+            return self.work(grid, units)
 
     def grid(self) -> Grid:
         """The experiment's grid with what was asked for instead."""
@@ -132,13 +132,14 @@ class Sweep:
         plan.show(f"sweep {self.name}: {EXPERIMENTS[self.name].about}")
         return 0
 
-    def work(self, grid: Grid, units: Sequence[Unit], asked: Callable[[], int]) -> int:
+    def work(self, grid: Grid, units: Sequence[Unit]) -> int:
         """Bring every unit to its end, showing how far it is."""
         engine = self.chosen_engine(grid)
         try:
             scheduler = Scheduler(grid.out, units, engine, self.retries)
             print(f"fastr: {len(units)} run(s), {engine.places()}, in {grid.out}", file=sys.stderr)
-            with View(f"sweep {self.name}") as view:
+            # After the engine is there: Ray takes the signals for itself when it starts.
+            with stop_requests() as asked, View(f"sweep {self.name}") as view:
                 scheduler.run(view, asked)
         finally:
             engine.close()

@@ -4,6 +4,7 @@ Ray chooses the node and hands out its GPUs. Everything else passes through the 
 which all nodes share: the commands' own files, their logs, and the request to stop.
 """
 
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ SAVE_SECONDS = 600.0
 LOST = 1
 """Exit code of an attempt whose node or worker is gone."""
 CPUS_PER_RUN = 4
+CONNECT_SECONDS = 10.0
 
 
 def attempted(attempt: Attempt, stop: Path) -> int:
@@ -83,8 +85,9 @@ class RayEngine(AbstractEngine):
         self.stop = stop
         stop.unlink(missing_ok=True)
         try:
+            check_answers(address)
             self.ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"No Ray cluster answers at {address} ({one_line(error)}); start one with "
                 "`ray start --head`, or use --engine local."
@@ -141,6 +144,13 @@ def imported_ray() -> Any:
     except ImportError as error:
         raise UserError("--engine ray needs Ray: `pip install fastr[ray]`.") from error
     return ray
+
+
+def check_answers(address: str) -> None:
+    """Raise OSError if nobody listens at host:port: Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit() and int(port) < 2**16:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
 
 
 def one_line(error: Exception) -> str:
