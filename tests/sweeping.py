@@ -1,4 +1,4 @@
-"""What the tests of sweeps share: units with a stand-in trainer, and what they must leave behind."""
+"""What the tests of sweeps share: units, and what must be left of them."""
 
 import os
 import time
