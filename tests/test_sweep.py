@@ -108,6 +108,13 @@ def test_a_half_made_product_is_made_again_and_a_whole_one_is_kept(tmp_path):
     product = tmp_path / "thing"
     unit = Unit("thing", ("make", "--out", str(product)), product)
     product.write_text("half")
+    [work] = swept(tmp_path, [unit]).works
+    assert (work.state, work.note.partition(";")[0]) == (
+        "failed",
+        f"{product} is not of this sweep",
+    )
+    state.log_file(tmp_path, unit).parent.mkdir()
+    state.log_file(tmp_path, unit).touch()
     assert swept(tmp_path, [unit]).works[0].state == "done"
     assert product.read_text() == "whole"
     assert json.loads(state.result_file(tmp_path, unit).read_text()) == {
@@ -217,7 +224,7 @@ def test_any_bytes_may_stand_in_rows(tmp_path_factory, junk, count):
     row = {"kind": "evaluation", "frames": 7, "agent_steps": 4, "seconds": 1.5, "return": 2.0}
     path.write_bytes((json.dumps(row).encode() + b"\n") * count + b"\n" + junk)
     found = state.newest_rows(path)
-    assert found[:count] == [row] * count
+    assert list(found[:count]) == [row] * count
     assert all(state.sound_row(json.dumps(entry).encode()) == entry for entry in found)
 
 

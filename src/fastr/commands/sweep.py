@@ -97,8 +97,13 @@ class Sweep:
         internal = grid.out / INTERNAL
         with write_errors(internal):
             internal.mkdir(parents=True, exist_ok=True)
-        with locked(internal):
-            return self.work(grid, units)
+        try:
+            with locked(internal):
+                return self.work(grid, units)
+        except KeyboardInterrupt:
+            # Before the first run was started: from then on the request is obeyed, not raised.
+            print("fastr: stopped.", file=sys.stderr)
+            return STOPPED
 
     def grid(self) -> Grid:
         """The experiment's grid with what was asked for instead."""
@@ -200,6 +205,7 @@ def check_tasks(tasks: Sequence[str]) -> None:
 
 def check_options(grid: Grid) -> None:
     """Raise UserError if a method would not accept the training options, before any run starts."""
+    print("fastr: trying the options on each method ...", file=sys.stderr)
     for method in grid.methods:
         example = grid.training(grid.tasks[0], method, grid.parts[0]).arguments[1:-2]
         command = [sys.executable, *PROGRAM, "info", *example, "--json"]

@@ -88,6 +88,7 @@ class Scheduler:
             for work in self.works:
                 if work.job is not None:
                     work.job.stop()
+                    work.note = "asked to save and end"
                 elif work.state not in SETTLED:
                     work.state = "stopped"
         if requests > 1:
@@ -109,7 +110,14 @@ class Scheduler:
                 # One that a lost machine or an earlier sweep has left may still be saving.
                 work.note = f"in use by process {user}"
             else:
-                self.begin(work)
+                self.try_to_begin(work)
+
+    def try_to_begin(self, work: Work) -> None:
+        """Begin a unit; one whose place cannot be written fails, and the others go on."""
+        try:
+            self.begin(work)
+        except UserError as error:
+            self.fail(work, str(error))
 
     def begin(self, work: Work) -> None:
         """Hand one attempt to the engine."""

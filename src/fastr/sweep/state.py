@@ -8,6 +8,7 @@ ended well. There is no other record.
 import json
 import os
 import shutil
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,23 +90,28 @@ def next_arguments(unit: Unit) -> tuple[str, ...]:
 
 
 def clear(out: Path, unit: Unit) -> None:
-    """Make room for the product of a command that cannot go on from half of it."""
-    if unit.run is not None:
+    """Make room for the product of a command that cannot go on from half of it.
+
+    UserError for one that no attempt of a sweep has begun: it is somebody's.
+    """
+    if unit.run is not None or not unit.product.exists():
         return
+    if not log_file(out, unit).exists():
+        raise UserError(f"{unit.product} is not of this sweep; move it or choose another --out.")
     with write_errors(unit.product):
         result_file(out, unit).unlink(missing_ok=True)
         if unit.product.is_dir():
             shutil.rmtree(unit.product)
         else:
-            unit.product.unlink(missing_ok=True)
+            unit.product.unlink()
 
 
 def keep_result(out: Path, unit: Unit) -> None:
     """Record that a command without a run directory has ended well."""
-    printed = output_file(out, unit).read_text().strip()
     try:
+        printed = output_file(out, unit).read_text().strip()
         result = json.loads(printed.rpartition("\n")[2])
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{unit.line} did not print a JSON object.") from error
     content = {"arguments": list(unit.arguments), "result": result}
     with write_errors(result_file(out, unit)):
@@ -157,18 +163,24 @@ def progress(unit: Unit) -> Progress | None:
     )
 
 
-def newest_rows(path: Path) -> list[dict[str, Any]]:
+def newest_rows(path: Path) -> tuple[dict[str, Any], ...]:
     """Rows at the end of a file that somebody may be writing to; what is not a row is left out."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            lines = file.read().split(b"\n")
+        known = path.stat()
+        return rows_in_tail(path, known.st_size, known.st_mtime_ns)
     except OSError:
-        return []
+        return ()
+
+
+@lru_cache(maxsize=1024)
+def rows_in_tail(path: Path, size: int, _: int) -> tuple[dict[str, Any], ...]:
+    """The same for a file that had this size at that time: most do not change between two looks."""
+    with path.open("rb") as file:
+        file.seek(max(0, size - TAIL_BYTES))
+        lines = file.read(TAIL_BYTES).split(b"\n")
     # The first may be the end of a line, the last the beginning of one.
     whole = lines[:-1] if size <= TAIL_BYTES else lines[1:-1]
-    return [row for line in whole if (row := sound_row(line)) is not None]
+    return tuple(row for line in whole if (row := sound_row(line)) is not None)
 
 
 def sound_row(line: bytes) -> dict[str, Any] | None:
