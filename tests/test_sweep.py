@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastr import cli
+from fastr.commands.sweep import stop_requests
 from fastr.errors import UserError
 from fastr.experiments import Unit
 from fastr.runs import RunDirectory, locked, user_of
@@ -344,6 +346,16 @@ def test_wrong_command_gets_one_sentence(arguments, named, capsys, tmp_path, mon
     assert said.err.count("\n") == 1
     for word in named:
         assert word in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_requests_to_stop_are_counted_and_the_handlers_given_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_requests() as asked:
+        for count, number in enumerate((signal.SIGINT, signal.SIGTERM), 1):
+            os.kill(os.getpid(), number)
+            assert asked() == count
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_two_sweeps_on_one_directory_the_second_is_refused(tmp_path, capsys):

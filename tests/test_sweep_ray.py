@@ -22,15 +22,17 @@ pytest.importorskip("ray", reason="pip install fastr[ray]")
 
 
 @pytest.fixture
-def cluster():
+def cluster(monkeypatch):
     """A head without room for runs, and two nodes with room for one each."""
     from ray.cluster_utils import Cluster
 
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     # A node that is gone is missed after a second, not after half a minute.
     quick = {"health_check_period_ms": 200, "health_check_failure_threshold": 5}
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": quick}
+    small = {"object_store_memory": 100 * 2**20}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": quick, **small}
     found = Cluster(initialize_head=True, head_node_args=head)
-    nodes = [found.add_node(num_cpus=1) for _ in range(2)]
+    nodes = [found.add_node(num_cpus=1, **small) for _ in range(2)]
     found.wait_for_nodes()
     yield found, nodes
     found.shutdown()

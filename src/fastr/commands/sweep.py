@@ -1,6 +1,7 @@
 """fastr sweep: a whole experiment of the paper, on this machine or on a Ray cluster."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -87,6 +88,8 @@ class Sweep:
         """All units, or what they would be."""
         if self.retries < 0:
             raise UserError(f"--retries is {self.retries}; it must be at least 0.")
+        if self.jobs is not None and self.jobs < 1:
+            raise UserError(f"--jobs is {self.jobs}; it must be at least 1.")
         grid = self.grid()
         units = EXPERIMENTS[self.name].units(grid)
         refuse_same_place(units)
@@ -222,8 +225,9 @@ def stop_requests() -> Iterator[Callable[[], int]]:
 
     def ask(number: int, _: object) -> None:
         asked.append(number)
-        again = "waiting for the runs to save; Ctrl-C again ends them at once"
-        print(f"\nfastr: stopping, {again}." if len(asked) == 1 else "", file=sys.stderr)
+        if len(asked) == 1:
+            # Not by print: the handler may run in the middle of another one.
+            os.write(2, b"\nfastr: waiting for the runs to save; Ctrl-C again ends them at once.\n")
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, ask) for number in numbers}

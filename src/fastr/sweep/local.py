@@ -4,7 +4,6 @@ import os
 import subprocess
 from typing import NamedTuple
 
-from fastr.errors import UserError
 from fastr.processes import usable_cores
 from fastr.sweep.attempt import Attempt, ask_to_stop, end_group
 from fastr.sweep.engine import AbstractEngine, AbstractJob
@@ -105,8 +104,6 @@ def gpus() -> list[str]:
 
 def slots(jobs: int | None) -> list[Slot]:
     """Places for this many processes on each GPU; without one, on the machine."""
-    if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs is {jobs}; it must be at least 1.")
     if devices := gpus():
         # In turn over the devices, so that few runs spread out.
         return [
