@@ -57,15 +57,27 @@ def test_ablation_is_four_conditions_on_humanoid_and_quadruped():
 
 def test_transfer_has_two_sources_and_four_curves_for_each_task_and_shift():
     units = planned("transfer")
-    assert kinds(units).count("train") == 2 * 2
-    conditions = [unit for unit in units if unit.arguments[0] == "transfer" and unit.run]
-    assert len(conditions) == 2 * len(SHIFTS) * 4
-    figures = [unit for unit in units if unit.arguments[0] == "transfer" and not unit.run]
-    assert [len(unit.needs) for unit in figures] == [4] * 4
-    for unit in conditions:
-        [source] = unit.needs
-        assert unit.arguments[1] == str(source.product)
-        assert source.method == unit.method
+    figures = [unit for unit in units if unit.arguments[0] == "transfer"]
+    assert kinds(units).count("train") == 2 * 2 + 2 * len(SHIFTS) * 4
+    assert len(figures) == 2 * len(SHIFTS)
+    for figure in figures:
+        assert len(figure.needs) == 2 + 4
+
+
+@pytest.mark.parametrize("task", ["walker-walk", "walker-walk@latency=2"])
+def test_conditions_are_the_runs_that_transfer_would_make(task):
+    """Else it would refuse to compare them, after all the training."""
+    units = {unit.name: unit for unit in planned("transfer", tasks=(task,))}
+    figures = [unit for unit in units.values() if unit.arguments[0] == "transfer"]
+    for figure in figures:
+        transfer = command(*figure.arguments)
+        for source in transfer.sources:
+            trained = command(*units[str(source.relative_to(OUT))].arguments).config
+            for keep in (part_to_keep(trained.agent.representation), "nothing"):
+                wanted = transfer.condition(source, trained, keep)
+                ours = units[str((transfer.out / wanted.label).relative_to(OUT))]
+                assert command(*ours.arguments).config == wanted.config
+                assert ours in figure.needs
 
 
 def test_misfit_reads_the_joint_methods_replay_of_thirteen_tasks():

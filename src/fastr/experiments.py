@@ -107,26 +107,26 @@ class Grid:
     def training(self, task: str, method: Method, seeds: tuple[int, ...]) -> Unit:
         """A run: one task, one method, and these seeds side by side."""
         name = f"train/{slug(task)}/{method}{self.folder(seeds)}"
-        run = self.out / name
+        return self.run(name, task, method, seeds)
+
+    def run(
+        self,
+        name: str,
+        task: str,
+        method: Method,
+        seeds: tuple[int, ...],
+        *extra: str,
+        needs: tuple[Unit, ...] = (),
+    ) -> Unit:
+        """A run in this place, with options that no other run has."""
+        place = self.out / name
         arguments = (
             *("train", task, "--method", method, "--preset", self.preset),
             *("--seeds", *map(str, seeds), "--frames", str(self.frames)),
-            *(*self.options, "--out", str(run)),
+            *(*self.options, *extra, "--out", str(place)),
         )
-        return self.unit(name, arguments, run, method, seeds)
-
-    def unit(
-        self,
-        name: str,
-        arguments: tuple[str, ...],
-        run: Path,
-        method: Method,
-        seeds: tuple[int, ...],
-        *needs: Unit,
-    ) -> Unit:
-        """A unit that trains."""
         sizes = {"seeds": len(seeds), "frames": self.frames, "preset": self.preset}
-        return Unit(name, arguments, run, run, needs, method=method, **sizes)
+        return Unit(name, arguments, place, place, needs, method=method, **sizes)
 
 
 def trainings(grid: Grid) -> list[Unit]:
@@ -142,8 +142,8 @@ def trainings(grid: Grid) -> list[Unit]:
 def transfers(grid: Grid) -> list[Unit]:
     """Figure transfer: the sources, each method kept and from scratch under each shift, the figure.
 
-    Every condition is a process of its own; the last command of a shift finds them finished, and
-    compares.
+    Every condition is a run like any other, where `fastr transfer` would make it; that command
+    finds all of them finished, and compares.
     """
     if strange := [method for method in grid.methods if method in WITHOUT_STATE_PART]:
         raise UserError(f"--methods {strange[0]} has nothing to keep under a shift; leave it out.")
@@ -162,19 +162,22 @@ def shifted(
 ) -> list[Unit]:
     """All conditions of one task under one shift, and their comparison."""
     place = f"transfer/{slug(task)}@{slug(shift)}{grid.folder(seeds)}"
-    out = grid.out / place
-    same = ("--shift", shift, "--frames", str(grid.frames), "--out", str(out), "--json")
+    body = f"{task}{'+' if '@' in task else '@'}{shift}"
     conditions = []
     for method, source in zip(grid.methods, sources, strict=True):
         part = "encoder" if method in JOINT_METHODS else "state-factor"
-        for keep, label in (("largest", f"keep-{part}"), ("nothing", "scratch")):
-            name = f"{place}/{method}-{label}"
-            arguments = ("transfer", str(source.product), "--keep", keep, *same)
-            unit = grid.unit(name, arguments, grid.out / name, method, seeds, source)
-            conditions.append(unit)
-    runs = tuple(str(source.product) for source in sources)
-    arguments = ("transfer", *runs, "--figure", *same)
-    figure = Unit(f"{place}/figure", arguments, out / "curves.png", needs=tuple(conditions))
+        origin = ("--keep", part, "--source", str(source.product))
+        kept = f"{place}/{method}-keep-{part}"
+        conditions += [
+            grid.run(kept, body, method, seeds, *origin, needs=(source,)),
+            grid.run(f"{place}/{method}-scratch", body, method, seeds),
+        ]
+    arguments = (
+        *("transfer", *(str(source.product) for source in sources), "--figure", "--shift", shift),
+        *("--frames", str(grid.frames), "--out", str(grid.out / place), "--json"),
+    )
+    picture = grid.out / place / "curves.png"
+    figure = Unit(f"{place}/figure", arguments, picture, needs=(*sources, *conditions))
     return [*conditions, figure]
 
 

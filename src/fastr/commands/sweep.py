@@ -21,6 +21,7 @@ from fastr.runs import locked, write_errors
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, tail
 from fastr.sweep.engine import AbstractEngine
+from fastr.sweep.hours import Hardware
 from fastr.sweep.local import LocalEngine, slots
 from fastr.sweep.schedule import Scheduler, Work
 from fastr.sweep.view import View, counted, summarized
@@ -78,7 +79,7 @@ class Sweep:
     """How often in a row a run may fail without a new checkpoint before it is given up."""
     dry_run: Flag = False
     """Show every command with its predicted hours, and run nothing."""
-    hours_on: Literal["NVIDIA H200", "2 CPU cores"] | None = None
+    hours_on: Hardware | None = None
     """Hardware to predict the hours for (default: this machine's)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""

@@ -7,14 +7,15 @@ machines are taken, each with its origin. What was never measured is guessed, an
 
 import subprocess
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from fastr.experiments import Unit
 from fastr.sweep.local import gpus
 from fastr.sweep.state import progress
 
-CPU = "2 CPU cores"
-H200 = "NVIDIA H200"
+Hardware = Literal["NVIDIA H200", "2 CPU cores"]
+"""What rates were measured on."""
+H200, CPU = get_args(Hardware)
 FRAME_SKIP = 2
 """Frames per agent step, as in the paper."""
 
