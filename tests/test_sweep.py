@@ -179,6 +179,24 @@ def test_a_killed_sweep_leaves_nobody_behind_and_what_it_ran_was_saved(tmp_path,
     assert_whole(unit)
 
 
+def test_workers_of_a_killed_process_end_too(tmp_path):
+    script = (
+        "import os, sys, time; from concurrent.futures import ProcessPoolExecutor\n"
+        "from multiprocessing import get_context; from fastr.processes import end_with_parent\n"
+        "pool = ProcessPoolExecutor(1, get_context('spawn'), end_with_parent)\n"
+        "open(sys.argv[1], 'w').write(str(pool.submit(os.getpid).result()) + '.')\n"
+        "time.sleep(60)"
+    )
+    said = tmp_path / "worker"
+    parent = subprocess.Popen([sys.executable, "-c", script, str(said)])
+    until(lambda: said.exists() and said.read_text().endswith("."))
+    worker = Path("/proc") / said.read_text().rstrip(".")
+    assert worker.exists()
+    parent.kill()
+    parent.wait()
+    until(lambda: not worker.exists() or "Z" in (worker / "stat").read_text().split()[2])
+
+
 def test_a_run_in_use_is_waited_for(tmp_path):
     [unit] = units(tmp_path, "good")
     unit.run.mkdir(parents=True)

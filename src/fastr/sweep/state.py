@@ -50,7 +50,7 @@ def finished(out: Path, unit: Unit) -> bool:
         return begun(unit) and recorded_run(unit, unit.run).finished()
     try:
         recorded = json.loads(result_file(out, unit).read_bytes())
-        arguments = tuple(recorded["arguments"])
+        arguments = tuple(map(str, recorded["arguments"]))
     except FileNotFoundError:
         return False
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
