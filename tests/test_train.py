@@ -13,6 +13,7 @@ import pytest
 
 from fastr import checkpoints
 from fastr.cli import run
+from fastr.commands.training import finished_rows
 from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import RunError
 from fastr.runs import RunDirectory, RunWriter
@@ -309,3 +310,20 @@ def test_evaluation_repeats_itself(uninterrupted, capsys):
     # Other episodes than those that training was evaluated on.
     known = {value for row in uninterrupted.rows() for value in row.get("returns", [])}
     assert known.isdisjoint(reports[0]["seeds"][0]["returns"])
+
+
+def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch):
+    asked = []
+
+    def ask_at_the_first_row(*_):
+        if not asked:
+            asked.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("fastr.progress.TrainingProgress.__call__", ask_at_the_first_row)
+    config = tiny(checkpoint_frames=0)
+    assert finished_rows(config, tmp_path / "run") is None
+    stopped = RunDirectory.open(tmp_path / "run")
+    assert 0 < stopped.latest().frames < config.frames
+    assert stopped.rows()
+    assert not stopped.finished()

@@ -11,6 +11,7 @@ import tyro
 
 from fastr import runtime
 from fastr.errors import RunError, UserError, nearest
+from fastr.names import Preset
 
 runtime.configure()
 
@@ -31,6 +32,7 @@ fastr: factorized spectral representations for reinforcement learning
   fastr collect TASK  write transitions           fastr collect walker-walk --out walker-v0
   fastr misfit DATA   does the factorization fit  fastr misfit walker-v0 --preset quick
   fastr report RUNS   tables, curves, statistics  fastr report runs --out report
+  fastr sweep NAME    run a whole experiment      fastr sweep table1 --dry-run
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
@@ -52,7 +54,7 @@ OTHERS = {
 }
 """Commands by the file and class of theirs in fastr.commands.
 
-Only the one that was asked for is imported: most bring in JAX, and a report needs none.
+Only the one that was asked for is imported: most bring in JAX, and a report or a sweep needs none.
 """
 
 Options = TypeVar("Options")
@@ -80,13 +82,15 @@ def run(arguments: list[str]) -> int:
 
 def command(name: str, *arguments: str) -> Any:
     """The command of this name with its options."""
-    known = [*ON_TASKS, *OTHERS, "misfit"]
+    known = [*ON_TASKS, *OTHERS, "misfit", "sweep"]
     if name in ON_TASKS:
         return task_command(name, imported(ON_TASKS[name]), list(arguments))
     if name in OTHERS:
         return parsed(name, imported(OTHERS[name]), list(arguments))
     if name == "misfit":
         return misfit_command(list(arguments))
+    if name == "sweep":
+        return sweep_command(list(arguments))
     raise UserError(
         f"{name} is not a command of fastr.{nearest(name, known)} "
         f"The commands are {', '.join(known)}."
@@ -101,7 +105,7 @@ def imported(place: str) -> Any:
 
 def task_command(name: str, kind: type[Any], arguments: list[str]) -> Any:
     """A command on a task: method and preset choose the defaults of all other options."""
-    from fastr.config import METHODS, Preset, grounded, on_this_device, preset
+    from fastr.config import METHODS, grounded, on_this_device, preset
 
     method = choice(arguments, "--method", tuple(METHODS), "fastr")
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
@@ -117,7 +121,6 @@ def misfit_command(arguments: list[str]) -> Any:
     import jax
 
     from fastr.commands.data import Misfit
-    from fastr.config import Preset
     from fastr.misfit.config import preset as misfit_preset
 
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
@@ -125,6 +128,15 @@ def misfit_command(arguments: list[str]) -> Any:
     if jax.default_backend() != "cpu":
         config = replace(config, predictor=replace(config.predictor, precision="tf32"))
     return parsed("misfit", Misfit, arguments, Misfit(config=config))
+
+
+def sweep_command(arguments: list[str]) -> Any:
+    """fastr sweep: what stands behind -- is for every training."""
+    from fastr.commands.sweep import Sweep
+
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parsed("sweep", Sweep, arguments[:end])
+    return replace(options, options=tuple(arguments[end + 1 :]))
 
 
 def choice(arguments: list[str], option: str, known: tuple[str, ...], default: str) -> Any:

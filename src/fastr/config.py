@@ -11,10 +11,9 @@ import tyro
 from fastr import anatomy
 from fastr.checks import option, require
 from fastr.errors import UserError
-from fastr.methods import METHODS, RANDOM_FRAMES, AgentConfig, Method, quick
+from fastr.methods import METHODS, RANDOM_FRAMES, AgentConfig, quick
+from fastr.names import Method, Preset
 from fastr.representations.tree import TreeConfig
-
-Preset = Literal["paper", "quick"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fastr.envs import Environment, episode_seed, load
-from fastr.processes import light_start
+from fastr.processes import end_with_parent, light_start, usable_cores
 
 Leaves = Sequence[np.ndarray]
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -73,7 +73,7 @@ class Evaluator:
 
 def evaluation_workers(seeds: int, episodes: int) -> int:
     """Enough processes to play all episodes at once, within the cores that training leaves."""
-    return max(1, min(seeds * episodes, (os.cpu_count() or 1) - seeds - 1))
+    return max(1, min(seeds * episodes, len(usable_cores()) - seeds - 1))
 
 
 def episode_return(
@@ -99,6 +99,7 @@ def _start(task: str, frame_skip: int, agent: Any) -> None:
     """Prepare a worker: its environment, and the policy compiled for one CPU thread."""
     from fastr.policies import compiled
 
+    end_with_parent()
     # Training waits for its simulators, and nobody waits for an evaluation.
     os.nice(10)
     _Player.environment = load(task, frame_skip)

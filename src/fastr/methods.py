@@ -1,12 +1,12 @@
 """Every method by name, each with the paper's settings, and its scaled-down form."""
 
 from dataclasses import replace
-from typing import Literal
 
 from fastr.agents.sac import SACConfig
 from fastr.agents.spectral import RepresentationConfig, SpectralConfig
 from fastr.agents.td3 import TD3Config
 from fastr.agents.td7 import TD7Config
+from fastr.names import Method
 from fastr.representations.block import BlockConfig
 from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig
@@ -16,23 +16,6 @@ from fastr.representations.low_rank import LowRankConfig
 from fastr.representations.tree import TreeConfig
 from fastr.representations.tucker import TuckerConfig
 
-Method = Literal[
-    "fastr",
-    "ctrl-sr",
-    "diff-sr",
-    "sac",
-    "sac-2layer",
-    "td7",
-    "td3",
-    "concat",
-    "tucker",
-    "tucker-22",
-    "block",
-    "low-rank",
-    "tree",
-    "ctrl-sr-matched",
-    "tucker-matched",
-]
 AgentConfig = SpectralConfig | SACConfig | TD7Config | TD3Config
 
 METHODS: dict[Method, AgentConfig] = {

@@ -1,9 +1,11 @@
-"""How worker processes start: light, alone on their core, deaf to Ctrl-C."""
+"""How worker processes start and end: light, alone on their core, deaf to Ctrl-C, never orphans."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import types
 from collections.abc import Iterator
 
@@ -32,3 +34,17 @@ def light_start(**environment: str) -> Iterator[None]:
             if value is not None:
                 os.environ[name] = value
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def end_with_parent() -> None:
+    """End this worker when its parent is gone, however that ended: nobody waits for its work."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def usable_cores() -> tuple[int, ...]:
+    """The cores this process may use: fewer than the machine's, where it was given a share."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))

@@ -49,6 +49,17 @@ class RunDirectory:
         """Newest checkpoint that verifies; UserError if there is none."""
         return checkpoints.latest(self.path)
 
+    def finished(self) -> bool:
+        """Whether the newest checkpoint is at the end of the budget and all there, by its sizes."""
+        saved, budget = checkpoints.saved_frames(self.path), self.config["train"].get("frames")
+        if not saved or type(budget) is not int or saved[-1] < budget:
+            return False
+        try:
+            checkpoints.read_index(self.path, saved[-1]).verify_sizes()
+        except (checkpoints.DamageError, OSError):
+            return False
+        return True
+
 
 class RunWriter(RunDirectory):
     """A run on disk that this process, and no other, writes to until it is closed."""
@@ -187,6 +198,18 @@ def locked(path: Path) -> FileIO:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n".encode())
     return lock
+
+
+def user_of(path: Path) -> str | None:
+    """The process that writes to this run now, by its number; None if there is none."""
+    try:
+        with FileIO(path / LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return (path / LOCK).read_text(errors="replace").strip()[:20] or "unknown"
+    except OSError:
+        return None
+    return None
 
 
 def read_config(path: Path) -> dict[str, Any]:

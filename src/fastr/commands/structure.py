@@ -10,15 +10,15 @@ import tyro
 
 from fastr.commands.show import Flag, print_json, print_table, write_csv
 from fastr.commands.training import check_possible, finished_rows
-from fastr.config import METHODS, Preset, TrainConfig, grounded, on_this_device, preset
+from fastr.config import METHODS, TrainConfig, grounded, on_this_device, preset
 from fastr.errors import UserError
-from fastr.methods import AgentConfig, Method
+from fastr.experiments import CONDITIONS
+from fastr.methods import AgentConfig
+from fastr.names import Method, Preset
 from fastr.representations.ranking import RankingConfig
 from fastr.runs import write_errors
 
 Task = Annotated[str, tyro.conf.Positional]
-CONDITIONS: tuple[Method, ...] = ("ctrl-sr", "concat", "tucker", "fastr")
-"""The paper's conditions (a) to (d) (App. Ablation)."""
 
 
 @dataclass(frozen=True)

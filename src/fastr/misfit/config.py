@@ -7,12 +7,12 @@ from typing import Any, Literal
 from fastr.checks import require
 from fastr.errors import UserError
 from fastr.misfit.splits import SplitBy
+from fastr.names import Preset
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import ScoreForm
 from fastr.types import Precision
 
-Preset = Literal["paper", "quick"]
 Kind = Literal["cp", "joint"]
 KINDS: tuple[Kind, ...] = ("cp", "joint")
 

@@ -1,0 +1,239 @@
+"""fastr sweep: a whole experiment of the paper, on this machine or on a Ray cluster."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from fastr.commands.plan import Plan
+from fastr.commands.show import Flag, print_json, print_table
+from fastr.errors import UserError
+from fastr.experiments import EXPERIMENTS, FRAMES, Grid, Name, Unit, refuse_same_place
+from fastr.names import Method, Preset
+from fastr.runs import locked, write_errors
+from fastr.sweep import state
+from fastr.sweep.attempt import PROGRAM, tail
+from fastr.sweep.engine import AbstractEngine
+from fastr.sweep.hours import Hardware
+from fastr.sweep.local import LocalEngine, slots
+from fastr.sweep.schedule import Scheduler, Work
+from fastr.sweep.view import View, counted, summarized
+
+OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--keep", "--json")
+"""Options of `fastr train` that a sweep sets itself."""
+INTERNAL = ".sweep"
+"""Folder in the sweep's directory for its lock and, on a cluster, the request to stop."""
+STOPPED = 130
+"""Exit code after Ctrl-C, as of shells."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Run an experiment of the paper: every command in a process and a directory of its own.
+
+    table1: ten tasks under six methods. ablation: joint, concat, Tucker and CP on humanoid and
+    quadruped. transfer: sources, then shifted bodies. misfit: runs, their replays, both
+    predictors, the figure. smoke: seconds, to see that everything works here.
+
+    The same command goes on after Ctrl-C, a kill or a power cut: a stopped run continues from its
+    last checkpoint, a finished one is not repeated. Experiments in one --out share the runs they
+    have in common. Options behind -- go to every training: fastr sweep table1 -- --discount 0.98
+    """
+
+    name: Annotated[Name, tyro.conf.Positional]
+    """Experiment."""
+    tasks: tuple[str, ...] = ()
+    """Tasks instead of the experiment's."""
+    methods: tuple[Method, ...] = ()
+    """Methods instead of the experiment's."""
+    seeds: tuple[int, ...] = ()
+    """Seeds instead of the experiment's (the paper's 0 1 2 3 42; smoke has 0)."""
+    preset: Preset | None = None
+    """Sizes and budget of every training: paper, or quick (smoke has quick)."""
+    frames: int | None = None
+    """Budget of every training in frames, i.e. simulator steps (default: the preset's)."""
+    seeds_per_run: int | None = None
+    """Seeds that train side by side in one process (default: all, which is fastest on few
+    devices); fewer make more runs, for many devices."""
+    out: Path | None = None
+    """Directory for everything (default: runs/NAME); on storage that all nodes share for ray."""
+    engine: Literal["local", "ray"] = "local"
+    """Where to run: processes on this machine, or a Ray cluster (pip install fastr[ray])."""
+    jobs: int | None = None
+    """local: runs at a time on each GPU (default 1), or on the machine where there is none
+    (default: one for every four cores, each on its own)."""
+    address: str = "auto"
+    """ray: the cluster, host:port or ray://host:port; auto is the one this machine is part of."""
+    gpus_per_run: float | None = None
+    """ray: GPUs of each run, whole or a part like 0.5 (default: 1 where the cluster has any)."""
+    cpus_per_run: float | None = None
+    """ray: cores of each run (default: 4, or what the largest node has)."""
+    retries: int = 3
+    """How often in a row a run may fail without a new checkpoint before it is given up."""
+    dry_run: Flag = False
+    """Show every command with its predicted hours, and run nothing."""
+    hours_on: Hardware | None = None
+    """Hardware to predict the hours for (default: this machine's)."""
+    json: Flag = False
+    """Print one JSON object on stdout and nothing else there."""
+    options: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
+
+    def run(self) -> int:
+        """All units, or what they would be."""
+        if self.retries < 0:
+            raise UserError(f"--retries is {self.retries}; it must be at least 0.")
+        if self.jobs is not None and self.jobs < 1:
+            raise UserError(f"--jobs is {self.jobs}; it must be at least 1.")
+        grid = self.grid()
+        units = EXPERIMENTS[self.name].units(grid)
+        refuse_same_place(units)
+        if self.dry_run:
+            return self.plan(grid, units)
+        if self.options or grid.frames % 2:
+            check_options(grid)
+        internal = grid.out / INTERNAL
+        with write_errors(internal):
+            internal.mkdir(parents=True, exist_ok=True)
+        try:
+            with locked(internal):
+                return self.work(grid, units)
+        except KeyboardInterrupt:
+            # Before the first run was started: from then on the request is obeyed, not raised.
+            print("fastr: stopped.", file=sys.stderr)
+            return STOPPED
+
+    def grid(self) -> Grid:
+        """The experiment's grid with what was asked for instead."""
+        usual = EXPERIMENTS[self.name]
+        check_tasks(self.tasks)
+        for word in self.options:
+            if word.partition("=")[0] in OWN:
+                raise UserError(
+                    f"{word} behind -- is set by the sweep; put it before, or leave it."
+                )
+        preset = self.preset or usual.preset
+        return Grid(
+            out=(self.out or Path("runs") / self.name).absolute(),
+            tasks=self.tasks or usual.tasks,
+            methods=self.methods or usual.methods,
+            seeds=self.seeds or usual.seeds,
+            frames=first_given(self.frames, usual.frames, FRAMES[preset]),
+            preset=preset,
+            seeds_per_run=self.seeds_per_run,
+            options=(*usual.options, *self.options),
+        )
+
+    def plan(self, grid: Grid, units: Sequence[Unit]) -> int:
+        """What would be done."""
+        places = None
+        if self.engine == "local" and not self.hours_on:
+            places = len({str(slot.environment) for slot in slots(self.jobs)})
+        plan = Plan.of(grid.out, units, self.hours_on, places)
+        if self.json:
+            return print_json(plan.as_json())
+        plan.show(f"sweep {self.name}: {EXPERIMENTS[self.name].about}")
+        return 0
+
+    def work(self, grid: Grid, units: Sequence[Unit]) -> int:
+        """Bring every unit to its end, showing how far it is."""
+        engine = self.chosen_engine(grid)
+        try:
+            scheduler = Scheduler(grid.out, units, engine, self.retries)
+            print(f"fastr: {len(units)} run(s), {engine.places()}, in {grid.out}", file=sys.stderr)
+            # After the engine is there: Ray takes the signals for itself when it starts.
+            with stop_requests() as asked, View(f"sweep {self.name}") as view:
+                scheduler.run(view, asked)
+        finally:
+            engine.close()
+        return self.report(grid, scheduler.works)
+
+    def chosen_engine(self, grid: Grid) -> AbstractEngine:
+        """Where to run."""
+        if self.engine == "local":
+            return LocalEngine(slots(self.jobs))
+        from fastr.sweep.cluster import RayEngine
+
+        stop = grid.out / INTERNAL / "stop"
+        return RayEngine(self.address, self.gpus_per_run, self.cpus_per_run, stop)
+
+    def report(self, grid: Grid, works: Sequence[Work]) -> int:
+        """How it went, and the exit code that says so."""
+        lost = [work for work in works if work.state in ("failed", "blocked")]
+        stopped = [work for work in works if work.state == "stopped"]
+        for work in lost:
+            print(f"fastr: {work.unit.name} {work.state}: {work.note}", file=sys.stderr)
+            log = state.log_file(grid.out, work.unit)
+            if work.state == "failed":
+                print(f"  the end of {log}:", file=sys.stderr)
+                for line in tail(log, work.log_before).splitlines():
+                    print(f"  | {line}", file=sys.stderr)
+        if stopped:
+            print("fastr: stopped; the same command goes on later.", file=sys.stderr)
+        runs = [summarized(work) for work in works]
+        if self.json:
+            finished = not lost and not stopped
+            print_json({"out": str(grid.out), "finished": finished, "runs": runs})
+        else:
+            columns = ("run", "state", "frames", "last return", "training s")
+            names = ("name", "state", "frames", "last_evaluation_return_mean", "training_seconds")
+            lines = [
+                tuple("" if run[name] is None else run[name] for name in names) for run in runs
+            ]
+            print_table(f"sweep {self.name}: {counted(works)}", columns, lines)
+            print(f"everything lies in {grid.out}")
+        if lost:
+            return 1
+        return STOPPED if stopped else 0
+
+
+def first_given(*values: int | None) -> int:
+    """The first that is not None."""
+    return next(value for value in values if value is not None)
+
+
+def check_tasks(tasks: Sequence[str]) -> None:
+    """Raise UserError for a task that does not exist."""
+    if tasks:
+        from fastr.envs import parse
+
+        for task in tasks:
+            parse(task)
+
+
+def check_options(grid: Grid) -> None:
+    """Raise UserError if a method would not accept the training options, before any run starts."""
+    print("fastr: trying the options on each method ...", file=sys.stderr)
+    for method in grid.methods:
+        example = grid.training(grid.tasks[0], method, grid.parts[0]).arguments[1:-2]
+        command = [sys.executable, *PROGRAM, "info", *example, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+            raise UserError(f"{method}: {reason.removeprefix('fastr: ')}")
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[Callable[[], int]]:
+    """How often Ctrl-C or SIGTERM has asked to stop."""
+    asked = []
+
+    def ask(number: int, _: object) -> None:
+        asked.append(number)
+        if len(asked) == 1:
+            # Not by print: the handler may run in the middle of another one.
+            os.write(2, b"\nfastr: waiting for the runs to save; Ctrl-C again ends them at once.\n")
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, ask) for number in numbers}
+    try:
+        yield lambda: len(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

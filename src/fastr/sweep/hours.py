@@ -1,0 +1,144 @@
+"""Predicted hours, from rates that were measured, with how far each can be trusted.
+
+A rate is agent steps per second of one process that trains all its seeds, one process per device.
+Runs that lie in the sweep's own directory are the best source; else a few measurements on known
+machines are taken, each with its origin. What was never measured is guessed, and says so.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+from fastr.experiments import Unit
+from fastr.sweep.local import gpus
+from fastr.sweep.state import progress
+
+Hardware = Literal["NVIDIA H200", "2 CPU cores"]
+"""What rates were measured on."""
+H200, CPU = get_args(Hardware)
+FRAME_SKIP = 2
+"""Frames per agent step, as in the paper."""
+
+
+class Rate(NamedTuple):
+    """Agent steps per second, from the slowest to the fastest seen."""
+
+    hardware: str
+    preset: str
+    method: str
+    seeds: int
+    low: float
+    high: float
+    origin: str
+
+
+RATES = (
+    Rate(H200, "paper", "fastr", 5, 176, 234, "docs/speed.md: training, humanoid-walk"),
+    Rate(H200, "paper", "fastr", 3, 364, 364, "docs/speed.md: one agent step, humanoid-walk"),
+    Rate(H200, "paper", "fastr", 2, 180, 190, "docs/speed.md: training, three such at once"),
+    Rate(H200, "paper", "ctrl-sr", 2, 278, 278, "docs/speed.md: training, two such at once"),
+    Rate(CPU, "quick", "fastr", 1, 47, 50, "results/cpu/walker-walk-quick-seed0.jsonl"),
+    Rate(CPU, "paper", "ctrl-sr", 1, 0.65, 0.82, "docs/speed.md: the update alone"),
+)
+GUESS_FACTOR = 2.0
+"""How far a rate that was measured for another method or number of seeds may be off, at least."""
+
+
+class Hours(NamedTuple):
+    """Of one unit, or of many, from the fewest to the most."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if self.high < 0.1:
+            return f"{self.low * 60:.1f}-{self.high * 60:.1f} min"
+        return f"{self.low:.1f}-{self.high:.1f} h"
+
+
+class Prediction(NamedTuple):
+    """Hours of a unit and where they come from; None where nobody knows."""
+
+    hours: Hours | None
+    origin: str
+
+
+def predicted(unit: Unit, hardware: str, here: Sequence[Rate]) -> Prediction:
+    """What is left of a unit to do."""
+    if unit.run is None:
+        return Prediction(None, "not measured")
+    rate = fitting(unit, [*here, *(known for known in RATES if known.hardware == hardware)])
+    if rate is None:
+        return Prediction(None, f"nothing measured on {hardware}")
+    done = progress(unit)
+    steps = (unit.frames - (done.frames if done else 0)) / FRAME_SKIP
+    hours = Hours(steps / rate.high / 3600, steps / rate.low / 3600)
+    return Prediction(hours, rate.origin)
+
+
+def fitting(unit: Unit, rates: Sequence[Rate]) -> Rate | None:
+    """The rate of the same method and seeds; else one near it, as a guess."""
+    known = [rate for rate in rates if rate.preset == unit.preset]
+    for rate in known:
+        if (rate.method, rate.seeds) == (unit.method, unit.seeds):
+            return rate
+    if not known:
+        return None
+    near = min(known, key=lambda rate: (rate.method != unit.method, abs(rate.seeds - unit.seeds)))
+    # A full device makes so many seeds' steps a second, however they are dealt out.
+    share = near.seeds / unit.seeds
+    what = "" if near.method == unit.method else f"{near.method}, "
+    return near._replace(
+        low=near.low * share / GUESS_FACTOR,
+        high=near.high * share * GUESS_FACTOR,
+        origin=f"a guess, from {what}{near.seeds} seed(s): {near.origin}",
+    )
+
+
+def measured_here(units: Sequence[Unit]) -> list[Rate]:
+    """Rates of the runs that lie in the sweep's directory already."""
+    found: dict[tuple[str, str, int], list[float]] = {}
+    for unit in units:
+        done = progress(unit)
+        if done and done.frames > 0 and done.seconds > 0:
+            key = (unit.preset, unit.method, unit.seeds)
+            found.setdefault(key, []).append(done.agent_steps / done.seconds)
+    return [
+        Rate("here", *key, min(rates), max(rates), f"{len(rates)} run(s) in this directory")
+        for key, rates in found.items()
+    ]
+
+
+def this_hardware() -> str:
+    """What trainings would run on here."""
+    if not gpus():
+        return CPU
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return "this GPU"
+    return (done.stdout.splitlines() or ["this GPU"])[0].strip()
+
+
+def wall_clock(units: Sequence[Unit], hours: dict[str, float], places: int) -> float:
+    """Hours until the last unit ends, if each begins as soon as it may and a place is free.
+
+    A unit's needs stand before it in the list, or are finished and not in it.
+    """
+    free = [0.0] * places
+    ends: dict[str, float] = {}
+    left = list(units)
+
+    def earliest(unit: Unit) -> float:
+        return max((ends.get(need.name, 0.0) for need in unit.needs), default=0.0)
+
+    while left:
+        waiting = {unit.name for unit in left}
+        ready = [unit for unit in left if not any(n.name in waiting for n in unit.needs)]
+        place = free.index(min(free))
+        unit = min(ready, key=lambda unit: max(earliest(unit), free[place]))
+        ends[unit.name] = max(earliest(unit), free[place]) + hours.get(unit.name, 0.0)
+        free[place] = ends[unit.name]
+        left.remove(unit)
+    return max(ends.values(), default=0.0)

@@ -1,0 +1,97 @@
+"""A stand-in for `fastr train` and `fastr resume` that starts at once: it writes a real run
+directory with real checkpoints, and learns nothing. The task says what goes wrong:
+
+good            nothing
+slow            nothing, at 50 ms a row
+crash=FRAMES    killed at each of these frames (joined by +), once each
+fail            exit code 1 at the start
+refuse          exit code 2 and one sentence
+make            no run: writes the file --out, slowly, and prints a JSON object
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fastr.checkpoints import Snapshot
+from fastr.runs import RunWriter
+
+STEP_FRAMES, SAVE_FRAMES = 20, 100
+
+
+def value(arguments, option):
+    return arguments[arguments.index(option) + 1]
+
+
+def make(path):
+    if path.exists():
+        sys.exit("it is there already")
+    path.write_text("half")
+    time.sleep(float(os.environ.get("FAKE_MAKE_SECONDS", "0")))
+    path.write_text("whole")
+    print("some chatter\n" + json.dumps({"made": str(path)}))
+
+
+def begun(arguments):
+    if arguments[0] == "resume":
+        return RunWriter.resume(arguments[1])
+    train = {"task": arguments[1], "frames": int(value(arguments, "--frames"))}
+    record = {"train": train, "provenance": {"command": sys.argv}}
+    return RunWriter.create(value(arguments, "--out"), record), None
+
+
+def crash(path, task, frames):
+    """Kill this process, unless that was done before."""
+    if str(frames) in task.removeprefix("crash=").split("+"):
+        mark = path.with_name(f"{path.name}-crashed-{frames}")
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(arguments):
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+    writer, checkpoint = begun(arguments)
+    with writer:
+        task, budget = writer.config["train"]["task"], writer.config["train"]["frames"]
+        frames = saved = checkpoint.frames if checkpoint else 0
+        pause = float(os.environ.get("FAKE_STEP_SECONDS", "0.05" if "slow" in task else "0"))
+        while frames < budget and not stopped:
+            time.sleep(pause)
+            frames += STEP_FRAMES
+            row = {"kind": "evaluation", "seed": 0, "frames": frames, "agent_steps": frames // 2}
+            writer.append(row | {"seconds": frames / 1000, "return": float(frames)})
+            if frames % SAVE_FRAMES == 0:
+                save(writer, frames, saved)
+                saved = frames
+                crash(writer.path, task, frames)
+        if frames > saved:
+            save(writer, frames, saved)
+
+
+def save(writer, frames, saved):
+    rows = np.full((frames - saved, 1, 3), frames, np.float32)
+    arrays = {"frames": np.array([frames])}
+    writer.save(Snapshot(frames, arrays, {}, rows, saved, 10**6), keep=2)
+
+
+def main(arguments):
+    if arguments[0] == "make":
+        return make(Path(value(arguments, "--out")))
+    if arguments[1] == "fail":
+        print("first line\nthe reason for it", file=sys.stderr)
+        sys.exit(1)
+    if arguments[1] == "refuse":
+        print("fastr: that cannot be.", file=sys.stderr)
+        sys.exit(2)
+    return train(arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
