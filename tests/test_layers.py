@@ -143,8 +143,7 @@ def test_imports_only_point_down():
 
 LIGHT = ["envs", "pool", "runs", "summary", "plots", "evaluate"]
 LIGHT += ["datasets.opening", "datasets.store", "misfit.report", "misfit.scatter"]
-LIGHT += ["report.writing", "commands.report", "cli"]
-    {"commands.sweep"},
+LIGHT += ["report.writing", "commands.report", "commands.sweep", "sweep.cluster", "cli"]
 
 
 @pytest.mark.parametrize("module", LIGHT)

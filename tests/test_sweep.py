@@ -310,9 +310,12 @@ def test_hours_are_steps_over_rate_and_a_guess_says_so(tmp_path):
     hours = predicted(unit, known.hardware, []).hours
     assert hours.low == pytest.approx(500_000 / known.high / 3600)
     assert hours.high == pytest.approx(500_000 / known.low / 3600)
-    few = fitting(unit, [Rate("x", "paper", "sac", 1, 100.0, 100.0, "somewhere")])
+    few = fitting(unit, [Rate("x", "paper", "fastr", 1, 100.0, 100.0, "somewhere")])
     assert (few.low, few.high) == (10.0, 40.0)
-    assert few.origin.startswith("a guess, from sac, 1 seed(s)")
+    assert few.origin.startswith("a guess, from 1 seed(s)")
+    other = fitting(unit, [Rate("x", "paper", "sac", 1, 100.0, 100.0, "somewhere")])
+    assert (other.low, other.high) == (2.0, 200.0)
+    assert other.origin.startswith("a guess, from sac, 1 seed(s)")
     assert predicted(unit, "an abacus", []).hours is None
     # A run that lies here is a better source than any table.
     unit.run.mkdir(parents=True)

@@ -34,14 +34,18 @@ class Rate(NamedTuple):
 
 RATES = (
     Rate(H200, "paper", "fastr", 5, 176, 234, "docs/speed.md: training, humanoid-walk"),
+    Rate(H200, "paper", "sac", 5, 232, 464, "results/h200/bench-third.jsonl: the update alone"),
+    Rate(H200, "paper", "td7", 5, 427, 853, "results/h200/bench-third.jsonl: twice the update"),
     Rate(H200, "paper", "fastr", 3, 364, 364, "docs/speed.md: one agent step, humanoid-walk"),
     Rate(H200, "paper", "fastr", 2, 180, 190, "docs/speed.md: training, three such at once"),
     Rate(H200, "paper", "ctrl-sr", 2, 278, 278, "docs/speed.md: training, two such at once"),
     Rate(CPU, "quick", "fastr", 1, 47, 50, "results/cpu/walker-walk-quick-seed0.jsonl"),
     Rate(CPU, "paper", "ctrl-sr", 1, 0.65, 0.82, "docs/speed.md: the update alone"),
 )
-GUESS_FACTOR = 2.0
-"""How far a rate that was measured for another method or number of seeds may be off, at least."""
+SEEDS_FACTOR = 2.0
+"""How far a rate that was measured for another number of seeds may be off."""
+METHOD_FACTOR = 10.0
+"""And one for another method: an update of TD7 is a fortieth of FaStR's arithmetic."""
 
 
 class Hours(NamedTuple):
@@ -87,10 +91,11 @@ def fitting(unit: Unit, rates: Sequence[Rate]) -> Rate | None:
     near = min(known, key=lambda rate: (rate.method != unit.method, abs(rate.seeds - unit.seeds)))
     # A full device makes so many seeds' steps a second, however they are dealt out.
     share = near.seeds / unit.seeds
-    what = "" if near.method == unit.method else f"{near.method}, "
+    same = near.method == unit.method
+    what, factor = ("", SEEDS_FACTOR) if same else (f"{near.method}, ", METHOD_FACTOR)
     return near._replace(
-        low=near.low * share / GUESS_FACTOR,
-        high=near.high * share * GUESS_FACTOR,
+        low=near.low * share / factor,
+        high=near.high * share * factor,
         origin=f"a guess, from {what}{near.seeds} seed(s): {near.origin}",
     )
 
