@@ -1,6 +1,7 @@
 """The command line as a new user types it: each wrong command gets one helpful sentence."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -155,6 +156,15 @@ def test_help_names_every_hyperparameter(capsys):
     said = capsys.readouterr().out
     for name in ("--discount", "--feature-dim", "--score", "--frames", "--seeds", "--out"):
         assert name in said
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback():
+    command = [sys.executable, "-m", "fastr.cli", "report", "--help"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    shown = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (shown.returncode, shown.stderr) == (1, "")
 
 
 def test_help_without_arguments_lists_the_commands():

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -62,7 +63,14 @@ Options = TypeVar("Options")
 
 def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough (`fastr train --help | head`); nothing is left to be flushed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
