@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, TypeVar, get_args
 
 import tyro
@@ -22,6 +23,7 @@ from fastr.commands.theory import Theory  # noqa: E402
 from fastr.commands.training import Resume, Train  # noqa: E402
 from fastr.commands.transfer import Transfer  # noqa: E402
 from fastr.config import METHODS, Preset, grounded, on_this_device, preset  # noqa: E402
+from fastr.methods import OWN  # noqa: E402
 from fastr.misfit.config import preset as misfit_preset  # noqa: E402
 
 USAGE = """\
@@ -42,7 +44,8 @@ fastr: factorized spectral representations for reinforcement learning
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
-option. Frames are simulator steps; an agent step is --frame-skip frames."""
+option. Frames are simulator steps; an agent step is --frame-skip frames. `fastr --import MODULE
+COMMAND ...` first imports a module of yours, which may register methods."""
 
 Options = TypeVar("Options")
 
@@ -54,10 +57,11 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; the exit code."""
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0 if arguments else 2
     try:
+        arguments = after_imports(arguments)
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(USAGE)
+            return 0 if arguments else 2
         return command(*arguments).run()
     except UserError as error:
         print(f"fastr: {error}", file=sys.stderr)
@@ -65,6 +69,24 @@ def run(arguments: list[str]) -> int:
     except RunError as error:
         print(f"fastr: {error}", file=sys.stderr)
         return 1
+
+
+def after_imports(arguments: list[str]) -> list[str]:
+    """What follows --import MODULE, once those modules are there with the methods they register.
+
+    Only ever asked for by the user: a run that names a method of one's own imports nothing.
+    """
+    while arguments[:1] == ["--import"]:
+        module, *rest = arguments[1:] or [""]
+        try:
+            import_module(module)
+        except (ImportError, ValueError) as error:
+            raise UserError(
+                f"--import {module} failed ({error}); it takes the name of a Python module that is "
+                "installed, or lies in a directory on PYTHONPATH."
+            ) from None
+        arguments = rest
+    return arguments
 
 
 def command(name: str, *arguments: str) -> Any:
@@ -98,7 +120,7 @@ def task_command(
     name: str, kind: type[Train | Info | Bench], arguments: list[str]
 ) -> Train | Info | Bench:
     """A command on a task: method and preset choose the defaults of all other options."""
-    method = choice(arguments, "--method", tuple(METHODS), "fastr")
+    method = choice(arguments, "--method", tuple(METHODS), "fastr", OWN)
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
     default = kind(config=on_this_device(preset("", method, sizes)))
     options = parsed(name, kind, arguments, default)
@@ -118,7 +140,9 @@ def misfit_command(arguments: list[str]) -> Misfit:
     return parsed("misfit", Misfit, arguments, Misfit(config=config))
 
 
-def choice(arguments: list[str], option: str, known: tuple[str, ...], default: str) -> Any:
+def choice(
+    arguments: list[str], option: str, known: tuple[str, ...], default: str, hint: str = ""
+) -> Any:
     """The value of an option that decides how all the others are read."""
     value = default
     for i, argument in enumerate(arguments):
@@ -128,7 +152,8 @@ def choice(arguments: list[str], option: str, known: tuple[str, ...], default: s
             value = argument.partition("=")[2]
     if value not in known:
         raise UserError(
-            f"{option} {value} is unknown.{nearest(value, known)} It is one of {', '.join(known)}."
+            f"{option} {value} is unknown.{nearest(value, known)} It is one of "
+            f"{', '.join(known)}.{hint}"
         )
     return value
 

@@ -12,12 +12,12 @@ from fastr.commands.show import Flag, print_json, print_table, write_csv
 from fastr.commands.training import check_possible, finished_rows
 from fastr.config import METHODS, Preset, TrainConfig, grounded, on_this_device, preset
 from fastr.errors import UserError
-from fastr.methods import AgentConfig, Method
+from fastr.methods import AgentConfig
 from fastr.representations.ranking import RankingConfig
 from fastr.runs import write_errors
 
 Task = Annotated[str, tyro.conf.Positional]
-CONDITIONS: tuple[Method, ...] = ("ctrl-sr", "concat", "tucker", "fastr")
+CONDITIONS: tuple[str, ...] = ("ctrl-sr", "concat", "tucker", "fastr")
 """The paper's conditions (a) to (d) (App. Ablation)."""
 
 
@@ -31,7 +31,7 @@ class Ablation:
 
     task: Task
     """DM Control Suite task, Gymnasium environment, or one of your own."""
-    methods: tuple[Method, ...] = CONDITIONS
+    methods: tuple[str, ...] = CONDITIONS
     """Methods to compare; any that `fastr train --method` knows."""
     preset: Preset = "paper"
     """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
@@ -60,7 +60,7 @@ class Ablation:
             rows[method] = found
         return self.report(configs, rows, out)
 
-    def config(self, method: Method) -> TrainConfig:
+    def config(self, method: str) -> TrainConfig:
         """The run of one method."""
         config = preset(self.task, method, self.preset)
         chosen = {"seeds": self.seeds, "frames": self.frames}
@@ -132,7 +132,7 @@ class Coverage:
 
     task: Task
     """DM Control Suite task, Gymnasium environment, or one of your own."""
-    methods: tuple[Method, ...] = (*CONDITIONS, "tucker-22", "block", "low-rank")
+    methods: tuple[str, ...] = (*CONDITIONS, "tucker-22", "block", "low-rank")
     """Methods to measure; those with a contrastive score."""
     batch_sizes: tuple[int, ...] = (128, 256, 512)
     """Transitions N in a batch."""
@@ -179,7 +179,7 @@ class Coverage:
         )
         return 0
 
-    def representation(self, method: Method) -> RankingConfig:
+    def representation(self, method: str) -> RankingConfig:
         """The representation of one method, if a ranking loss trains it."""
         config = grounded(preset(self.task, method, self.preset))
         if (representation := ranking(config.agent)) is None:
