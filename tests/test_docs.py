@@ -20,9 +20,11 @@ ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
 SHELL = ("", "bash", "console", "sh")
 COMMAND = re.compile(r"^\s*(?:\$ )?(?:srun |[A-Z_]+=\S+ )*fastr (.+)$", re.MULTILINE)
-TINY = """--frames 40 --random-frames 20 --eval-frames 20 --eval-episodes 1 --checkpoint-frames 20
-    --batch-size 8 --feature-dim 8 --hidden-dim 8 --blocks 0 --noise-levels 2 --fourier-dim 8
-    --head-dim 8 --actor-dim 8""".split()
+TINY = shlex.split(
+    "--frames 40 --random-frames 20 --eval-frames 20 --eval-episodes 1 --checkpoint-frames 20 "
+    "--batch-size 8 --feature-dim 8 --hidden-dim 8 --blocks 0 --noise-levels 2 --fourier-dim 8 "
+    "--head-dim 8 --actor-dim 8"
+)
 
 
 class Block(NamedTuple):
@@ -71,7 +73,7 @@ RUN = [block for block in BLOCKS if block.runs]
 
 
 @pytest.fixture
-def desk(tmp_path, monkeypatch, with_examples):
+def desk(tmp_path, monkeypatch, with_examples):  # noqa: ARG001
     """An empty directory in which the examples and the results can be read."""
     for folder in ("examples", "results"):
         (tmp_path / folder).symlink_to(ROOT / folder)
@@ -85,8 +87,9 @@ def test_the_documentation_is_read():
     assert len(RUN) >= 3
 
 
+@pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("page", pages(PYTHON))
-def test_python_blocks_run(page, desk):
+def test_python_blocks_run(page):
     namespace = {"__name__": "page"}
     for block in PYTHON:
         if block.page == page and not block.title:
@@ -100,13 +103,15 @@ def test_a_titled_block_is_its_file(block):
     assert block.body == (ROOT / block.title).read_text()
 
 
+@pytest.mark.usefixtures("with_examples")
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_commands_are_the_command_lines_own(arguments, with_examples, capsys):
-    try:
-        assert command(*after_imports(list(arguments))) is not None
-    except SystemExit as stop:
-        assert "--help" in arguments and not stop.code
+def test_commands_are_the_command_lines_own(arguments, capsys):
+    if "--help" in arguments:
+        with pytest.raises(SystemExit, match="0"):
+            command(*arguments)
         assert capsys.readouterr().out
+    else:
+        assert command(*after_imports(list(arguments))) is not None
 
 
 def run_page(page: Path) -> None:
@@ -128,8 +133,9 @@ def test_marked_commands_run(page, desk):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("page", [p for p in pages(RUN) if p.id not in LIGHT])
-def test_marked_commands_of_other_pages_run(page, desk):
+def test_marked_commands_of_other_pages_run(page):
     run_page(page)
 
 
@@ -162,7 +168,8 @@ def test_issue_forms_have_what_forms_need():
     assert {form.stem for form in forms} == {"bug", "question", "reproduction"}
     for form in forms:
         content = yaml.safe_load(form.read_text())
-        assert content["name"] and content["description"]
+        assert content["name"]
+        assert content["description"]
         identities = [part["id"] for part in content["body"]]
         assert len(set(identities)) == len(identities)
         assert all(part["attributes"]["label"] for part in content["body"])

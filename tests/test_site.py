@@ -77,7 +77,6 @@ def test_text_leads_to_the_pages_and_results_that_it_names():
     text = "`docs/there.md`, `docs/gone.md`, ![p](../results/a.png)\n```\n`docs/there.md`\n```\n"
     made = "[`docs/there.md`](../there.md), `docs/gone.md`, ![p](results/a.png)\n"
     made += "```\n`docs/there.md`\n```\n"
-    assert on_page_markdown(text, page, None, files) == made
-    reference = on_page_markdown("::: fastr.methods\n\n::: fastr.none\n", page, None, files)
+    assert on_page_markdown(text, page, files) == made
+    reference = on_page_markdown("::: fastr.methods\n\n::: fastr.none\n", page, files)
     assert reference == "::: fastr.methods\n\n\n"
-

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/method.md: python tools/pictures.py
+"""Draws the pictures of docs/method.md, when called.
 
 Each is one SVG without scripts or fonts of its own. Colours are variables: standing alone a picture
 follows the reader's system, on the site (where it is part of the page) the page's scheme.

@@ -54,7 +54,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
     """Rewrite what means something else in the repository than on the site."""
     for place, source in OUTSIDE.items():
         markdown = markdown.replace(f"](../{source})", f"]({place})")

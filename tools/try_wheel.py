@@ -7,6 +7,7 @@ and nothing else, then `fastr --help`, a tiny training and an evaluation outside
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import zipfile
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "fastr"
-TINY = """train gym:Pendulum-v1 --preset quick --frames 400 --random-frames 200 --eval-frames 400
-    --eval-episodes 1 --batch-size 8 --hidden-dim 8 --blocks 0 --out run""".split()
+TINY = shlex.split(
+    "train gym:Pendulum-v1 --preset quick --frames 400 --random-frames 200 --eval-frames 400 "
+    "--eval-episodes 1 --batch-size 8 --hidden-dim 8 --blocks 0 --out run"
+)
 
 
 def missing_files(dist: Path) -> list[str]:
@@ -39,13 +42,24 @@ def interpreter(version: str) -> str | None:
     named = shutil.which(f"python{version}")
     kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     for candidate in [named, *map(str, kept)]:
-        if candidate and not subprocess.run([candidate, "-V"], capture_output=True).returncode:
+        if candidate is None:
+            continue
+        if not subprocess.run([candidate, "-V"], check=False, capture_output=True).returncode:
             return candidate
     return None
 
 
-def attempt(python: str, wheel: Path, folder: Path) -> None:
-    """Install and use the wheel; CalledProcessError with its output if anything fails."""
+def attempt(python: str, wheel: Path, folder: Path) -> str:
+    """Install and use the wheel; what went wrong, if anything did."""
+    try:
+        use(python, wheel, folder)
+    except subprocess.CalledProcessError as error:
+        return "\n".join([str(error), *error.stderr.splitlines()[-10:]])
+    return ""
+
+
+def use(python: str, wheel: Path, folder: Path) -> None:
+    """Install the wheel into a new environment, then train and evaluate."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     clean |= {"MUJOCO_GL": "disable"}
 
@@ -71,7 +85,7 @@ def main() -> None:
     if missing := missing_files(dist):
         sys.exit("\n".join(["Not in the package:", *missing]))
     (wheel,) = dist.glob("*.whl")
-    tried = 0
+    outcomes = []
     for version in versions:
         python = interpreter(version)
         if python is None:
@@ -79,13 +93,11 @@ def main() -> None:
             continue
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="fastr-wheel-") as folder:
-            try:
-                attempt(python, wheel, Path(folder).resolve())
-            except subprocess.CalledProcessError as error:
-                sys.exit(f"Python {version}: {error}\n{error.stdout}{error.stderr}")
-        tried += 1
-        print(f"Python {version}: installed, trained, evaluated, {time.monotonic() - begun:.0f} s")
-    sys.exit(0 if tried else "No Python was found to try the wheel with.")
+            fault = attempt(python, wheel, Path(folder).resolve())
+        outcome = f"failed: {fault}" if fault else "installed, trained, evaluated"
+        print(f"Python {version}: {outcome}, {time.monotonic() - begun:.0f} s", flush=True)
+        outcomes.append(fault)
+    sys.exit(0 if outcomes and not any(outcomes) else 1)
 
 
 if __name__ == "__main__":
