@@ -114,29 +114,21 @@ def test_commands_are_the_command_lines_own(arguments, capsys):
         assert command(*after_imports(list(arguments))) is not None
 
 
-def run_page(page: Path) -> None:
-    for block in RUN:
-        if block.page == page:
-            for arguments in commands(block):
-                trains = "train" in arguments[:3]
-                assert run([*arguments, *(TINY if trains else ())]) == 0, arguments
+def by_weight() -> list:
+    """The pages with commands to run; by default one, with what nothing else tests."""
+    chosen = ROOT / "docs" / "own-representation.md"
+    return [
+        pytest.param(page, id=name(page), marks=() if page == chosen else pytest.mark.slow)
+        for page in dict.fromkeys(block.page for block in RUN)
+    ]
 
 
-LIGHT = ("docs/own-representation.md", "docs/own-robot.md")
-
-
-@pytest.mark.parametrize("page", LIGHT)
-def test_marked_commands_run(page, desk):
-    assert ROOT / page in {block.page for block in RUN}
-    run_page(ROOT / page)
-    assert list(desk.glob("runs/*/curve.png"))
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize("page", [p for p in pages(RUN) if p.id not in LIGHT])
-def test_marked_commands_of_other_pages_run(page):
-    run_page(page)
+@pytest.mark.parametrize("page", by_weight())
+def test_marked_commands_run(page):
+    for arguments in [c for block in RUN if block.page == page for c in commands(block)]:
+        sizes = TINY if "train" in arguments[:3] else ()
+        assert run([*arguments, *sizes]) == 0, arguments
 
 
 @pytest.mark.parametrize("method", ["fastr", "diff-sr", "sac", "td7", "td3"])

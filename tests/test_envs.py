@@ -257,7 +257,6 @@ def test_without_dm_control_a_suite_task_says_so(monkeypatch):
         load("walker-walk", 2)
 
 
-
 def test_a_suite_episode_is_truncated_at_its_last_frame():
     environment = load("cartpole-balance", 250)
     environment.reset(0)
