@@ -1,5 +1,6 @@
 """The examples do what their pages say."""
 
+import inspect
 import json
 import sys
 from dataclasses import replace
@@ -78,6 +79,13 @@ def test_a_name_is_given_once():
     register("gated", METHODS["gated"])
     with pytest.raises(UserError, match="gated already"):
         register("gated", METHODS["fastr"])
+
+
+def test_a_representation_alone_is_no_method(gated):
+    # In tests the signature is checked as well, so it is asked without its checks.
+    with pytest.raises(TypeError, match="SpectralConfig"):
+        inspect.unwrap(register)("bare", gated.GatedConfig())
+    assert "bare" not in METHODS
 
 
 @pytest.mark.parametrize(

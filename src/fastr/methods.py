@@ -56,13 +56,14 @@ METHODS: dict[str, AgentConfig] = {
 }
 RANDOM_FRAMES: dict[str, int] = {"td7": 50_000}
 """Warm-up where it is not the protocol's 10,000 frames (Table hyperparams)."""
-
-
 OWN = " One of your own needs `fastr --import MODULE` first."
+"""What to tell a user whose method is not there."""
 
 
 def register(method: str, agent: AgentConfig) -> None:
     """Make a method of one's own known by name, to the command line and to runs of it."""
+    if not isinstance(agent, AgentConfig):
+        raise TypeError(f"{method}: {agent!r} is no agent; try SpectralConfig(representation=...)")
     if METHODS.setdefault(method, agent) != agent:
         raise UserError(f"There is a method {method} already; register yours by another name.")
 
