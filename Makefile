@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench setup
+.PHONY: demo test lint bench docs wheel setup
 
 setup: $(VENV)/installed
 
@@ -26,3 +26,14 @@ lint: setup
 
 bench: setup
 	$(BIN)/fastr bench humanoid-walk --method ctrl-sr --seeds 0 --updates 3 --repeats 5
+
+# The documentation's site, in build/site: a broken link, anchor or reference is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	$(BIN)/python tools/check_links.py build/site
+
+# The package, in dist, tried in an empty environment of every Python that is found here.
+wheel: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python tools/try_wheel.py dist 3.11 3.12 3.13

@@ -5,8 +5,10 @@ come from NumPy instead of from a compiled initialisation.
 """
 
 import os
+import sys
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 # In the environment, so that the processes a test starts compile the same programs in the same way:
 # bit for bit is only promised between equal programs.
@@ -25,6 +27,7 @@ import numpy as np
 import pytest
 
 from fastr.agents.spectral import Spectral, SpectralConfig, Target
+from fastr.methods import METHODS
 from fastr.optim import Adam, Trainable
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
@@ -156,3 +159,16 @@ def make_batch():
 def make_agent():
     """See `spectral_of`."""
     return spectral_of
+
+
+@pytest.fixture
+def with_examples(monkeypatch):
+    """The examples can be imported; what they register is forgotten afterwards."""
+    folder = Path(__file__).parent.parent / "examples"
+    monkeypatch.syspath_prepend(str(folder))
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+    for path in folder.glob("*.py"):
+        sys.modules.pop(path.stem, None)

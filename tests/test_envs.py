@@ -251,6 +251,12 @@ def test_suite_observations_are_flat_in_the_suites_order():
 # Ends of episodes
 
 
+def test_without_dm_control_a_suite_task_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dm_control", None)
+    with pytest.raises(UserError, match=r"walker-walk needs dm_control.*first-hour"):
+        load("walker-walk", 2)
+
+
 def test_a_suite_episode_is_truncated_at_its_last_frame():
     environment = load("cartpole-balance", 250)
     environment.reset(0)

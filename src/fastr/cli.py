@@ -37,7 +37,8 @@ fastr: factorized spectral representations for reinforcement learning
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
-option. Frames are simulator steps; an agent step is --frame-skip frames."""
+option. Frames are simulator steps; an agent step is --frame-skip frames. `fastr --import MODULE
+COMMAND ...` first imports a module of yours, which may register methods."""
 
 ON_TASKS = {"train": "training.Train", "info": "sizing.Info", "bench": "sizing.Bench"}
 OTHERS = {
@@ -75,10 +76,11 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; the exit code."""
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0 if arguments else 2
     try:
+        arguments = after_imports(arguments)
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(USAGE)
+            return 0 if arguments else 2
         return command(*arguments).run()
     except UserError as error:
         print(f"fastr: {error}", file=sys.stderr)
@@ -86,6 +88,24 @@ def run(arguments: list[str]) -> int:
     except RunError as error:
         print(f"fastr: {error}", file=sys.stderr)
         return 1
+
+
+def after_imports(arguments: list[str]) -> list[str]:
+    """What follows --import MODULE, once those modules are there with the methods they register.
+
+    Only ever asked for by the user: a run that names a method of one's own imports nothing.
+    """
+    while arguments[:1] == ["--import"]:
+        module, *rest = arguments[1:] or [""]
+        try:
+            import_module(module)
+        except (ImportError, ValueError) as error:
+            raise UserError(
+                f"--import {module} failed ({error}); it takes the name of a Python module that is "
+                "installed, or lies in a directory on PYTHONPATH."
+            ) from None
+        arguments = rest
+    return arguments
 
 
 def command(name: str, *arguments: str) -> Any:
@@ -114,8 +134,9 @@ def imported(place: str) -> Any:
 def task_command(name: str, kind: type[Any], arguments: list[str]) -> Any:
     """A command on a task: method and preset choose the defaults of all other options."""
     from fastr.config import METHODS, grounded, on_this_device, preset
+    from fastr.methods import OWN
 
-    method = choice(arguments, "--method", tuple(METHODS), "fastr")
+    method = choice(arguments, "--method", tuple(METHODS), "fastr", OWN)
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
     default = kind(config=on_this_device(preset("", method, sizes)))
     options = parsed(name, kind, arguments, default)
@@ -147,7 +168,9 @@ def sweep_command(arguments: list[str]) -> Any:
     return replace(options, options=tuple(arguments[end + 1 :]))
 
 
-def choice(arguments: list[str], option: str, known: tuple[str, ...], default: str) -> Any:
+def choice(
+    arguments: list[str], option: str, known: tuple[str, ...], default: str, hint: str = ""
+) -> Any:
     """The value of an option that decides how all the others are read."""
     value = default
     for i, argument in enumerate(arguments):
@@ -157,7 +180,8 @@ def choice(arguments: list[str], option: str, known: tuple[str, ...], default: s
             value = argument.partition("=")[2]
     if value not in known:
         raise UserError(
-            f"{option} {value} is unknown.{nearest(value, known)} It is one of {', '.join(known)}."
+            f"{option} {value} is unknown.{nearest(value, known)} It is one of "
+            f"{', '.join(known)}.{hint}"
         )
     return value
 

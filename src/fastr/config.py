@@ -11,8 +11,8 @@ import tyro
 from fastr import anatomy
 from fastr.checks import option, require
 from fastr.errors import UserError
-from fastr.methods import METHODS, RANDOM_FRAMES, AgentConfig, quick
-from fastr.names import Method, Preset
+from fastr.methods import METHODS, OWN, RANDOM_FRAMES, AgentConfig, named, quick
+from fastr.names import Preset
 from fastr.representations.tree import TreeConfig
 
 
@@ -24,11 +24,12 @@ class TrainConfig:
     """DM Control Suite task (humanoid-walk), Gymnasium environment (gym:HalfCheetah-v5), or an
     environment of your own (my_package:MyRobot-v0); with shifted actuators behind an @
     (humanoid-walk@permutation:7+latency=2)."""
-    method: Method
+    method: str
     """What to train: fastr (the paper's factorized representation), ctrl-sr (its joint one),
     diff-sr, sac, sac-2layer, td7, td3 (FaStR without a representation), or FaStR with another
     interaction of its factors: concat, tucker, tucker-22, block, low-rank, tree
-    (docs/methods.md). -matched: with FaStR's number of parameters."""
+    (docs/methods.md). -matched: with FaStR's number of parameters. Or one of your own, which a
+    module registers: fastr --import MODULE (docs/own-representation.md)."""
     preset: Preset
     """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
     agent: AgentConfig
@@ -105,13 +106,13 @@ class TrainConfig:
         return min(self.replay_capacity, self.agent_steps)
 
 
-def preset(task: str, method: Method, name: Preset) -> TrainConfig:
+def preset(task: str, method: str, name: Preset) -> TrainConfig:
     """The configuration of a method under a preset."""
     paper = TrainConfig(
         task=task,
         method=method,
         preset=name,
-        agent=METHODS[method],
+        agent=named(method),
         random_frames=RANDOM_FRAMES.get(method, TrainConfig.random_frames),
     )
     if name == "paper":
@@ -159,7 +160,7 @@ def from_json(values: object) -> TrainConfig:
         if values.get(name) not in tuple(known):
             raise UserError(
                 f"The configuration's {name} is {values.get(name)!r}; "
-                f"it must be one of {', '.join(known)}."
+                f"it must be one of {', '.join(known)}.{OWN if name == 'method' else ''}"
             )
     return _filled(preset("", values["method"], values["preset"]), values, "")
 

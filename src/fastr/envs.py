@@ -402,8 +402,14 @@ class _Shifted(Environment):
 def _suite_env(name: SuiteTask, render_mode: str | None) -> Any:
     """Load the suite's own environment, without its warnings and, if nothing is drawn, headless."""
     with _renderer(name, render_mode):
-        from absl import logging
-        from dm_control import _render, suite
+        try:
+            from absl import logging
+            from dm_control import _render, suite
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"{name} needs dm_control, but there is no module {error.name}; up to Python 3.12 "
+                "it is installed with fastr, for later ones see docs/first-hour.md."
+            ) from None
 
     verbosity = logging.get_verbosity()
     # One deprecated attribute in a model of the suite's own warns at every load.

@@ -6,7 +6,7 @@ from fastr.agents.sac import SACConfig
 from fastr.agents.spectral import RepresentationConfig, SpectralConfig
 from fastr.agents.td3 import TD3Config
 from fastr.agents.td7 import TD7Config
-from fastr.names import Method
+from fastr.errors import UserError, nearest
 from fastr.representations.block import BlockConfig
 from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig
@@ -18,7 +18,7 @@ from fastr.representations.tucker import TuckerConfig
 
 AgentConfig = SpectralConfig | SACConfig | TD7Config | TD3Config
 
-METHODS: dict[Method, AgentConfig] = {
+METHODS: dict[str, AgentConfig] = {
     "fastr": SpectralConfig(representation=CPConfig()),
     "ctrl-sr": SpectralConfig(representation=JointConfig()),
     "diff-sr": SpectralConfig(representation=DiffusionConfig()),
@@ -36,8 +36,28 @@ METHODS: dict[Method, AgentConfig] = {
     "ctrl-sr-matched": SpectralConfig(representation=JointConfig(hidden_dim=640)),
     "tucker-matched": SpectralConfig(representation=TuckerConfig(feature_dim=52)),
 }
-RANDOM_FRAMES: dict[Method, int] = {"td7": 50_000}
+RANDOM_FRAMES: dict[str, int] = {"td7": 50_000}
 """Warm-up where it is not the protocol's 10,000 frames (Table hyperparams)."""
+OWN = " One of your own needs `fastr --import MODULE` first."
+"""What to tell a user whose method is not there."""
+
+
+def register(method: str, agent: AgentConfig) -> None:
+    """Make a method of one's own known by name, to the command line and to runs of it."""
+    if not isinstance(agent, AgentConfig):
+        raise TypeError(f"{method}: {agent!r} is no agent; try SpectralConfig(representation=...)")
+    if METHODS.setdefault(method, agent) != agent:
+        raise UserError(f"There is a method {method} already; register yours by another name.")
+
+
+def named(method: str) -> AgentConfig:
+    """The method of this name, with the paper's settings; UserError if there is none."""
+    if method not in METHODS:
+        raise UserError(
+            f"The method {method} is unknown.{nearest(method, METHODS)} It is one of "
+            f"{', '.join(METHODS)}.{OWN}"
+        )
+    return METHODS[method]
 
 
 def quick(agent: AgentConfig) -> AgentConfig:

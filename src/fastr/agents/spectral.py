@@ -22,29 +22,15 @@ from fastr.errors import UserError
 from fastr.networks import MLP, Head
 from fastr.optim import Adam, Parameters, Trainable, polyak
 from fastr.representations.base import AbstractRepresentation
-from fastr.representations.block import BlockConfig
-from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
-from fastr.representations.low_rank import LowRankConfig
-from fastr.representations.ranking import Encoder
-from fastr.representations.tree import TreeConfig
-from fastr.representations.tucker import TuckerConfig
+from fastr.representations.ranking import Encoder, RankingConfig
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
-RepresentationConfig = (
-    CPConfig
-    | JointConfig
-    | DiffusionConfig
-    | ConcatConfig
-    | TuckerConfig
-    | BlockConfig
-    | LowRankConfig
-    | TreeConfig
-)
-
+RepresentationConfig = RankingConfig | DiffusionConfig
+"""Any contrastive representation, a user's own among them, or Diff-SR's."""
 
 Keep = Literal["nothing", "state-factor", "encoder"]
 ENCODERS: dict[Keep, str] = {"state-factor": "state_encoder", "encoder": "encoder"}

@@ -14,7 +14,7 @@ from fastr.config import METHODS, TrainConfig, grounded, on_this_device, preset
 from fastr.errors import UserError
 from fastr.experiments import CONDITIONS
 from fastr.methods import AgentConfig
-from fastr.names import Method, Preset
+from fastr.names import Preset
 from fastr.representations.ranking import RankingConfig
 from fastr.runs import write_errors
 
@@ -31,7 +31,7 @@ class Ablation:
 
     task: Task
     """DM Control Suite task, Gymnasium environment, or one of your own."""
-    methods: tuple[Method, ...] = CONDITIONS
+    methods: tuple[str, ...] = CONDITIONS
     """Methods to compare; any that `fastr train --method` knows."""
     preset: Preset = "paper"
     """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
@@ -60,7 +60,7 @@ class Ablation:
             rows[method] = found
         return self.report(configs, rows, out)
 
-    def config(self, method: Method) -> TrainConfig:
+    def config(self, method: str) -> TrainConfig:
         """The run of one method."""
         config = preset(self.task, method, self.preset)
         chosen = {"seeds": self.seeds, "frames": self.frames}
@@ -132,7 +132,7 @@ class Coverage:
 
     task: Task
     """DM Control Suite task, Gymnasium environment, or one of your own."""
-    methods: tuple[Method, ...] = (*CONDITIONS, "tucker-22", "block", "low-rank")
+    methods: tuple[str, ...] = (*CONDITIONS, "tucker-22", "block", "low-rank")
     """Methods to measure; those with a contrastive score."""
     batch_sizes: tuple[int, ...] = (128, 256, 512)
     """Transitions N in a batch."""
@@ -179,7 +179,7 @@ class Coverage:
         )
         return 0
 
-    def representation(self, method: Method) -> RankingConfig:
+    def representation(self, method: str) -> RankingConfig:
         """The representation of one method, if a ranking loss trains it."""
         config = grounded(preset(self.task, method, self.preset))
         if (representation := ranking(config.agent)) is None:

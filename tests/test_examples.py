@@ -1,0 +1,127 @@
+"""The examples do what their pages say."""
+
+import inspect
+import json
+import sys
+from dataclasses import replace
+from importlib import import_module
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from fastr.cli import after_imports, command, run
+from fastr.config import from_json, preset, to_json
+from fastr.errors import UserError
+from fastr.methods import METHODS, named, quick_representation, register
+from fastr.representations.ranking import ranking_losses
+from fastr.spec import EnvSpec
+from fastr.types import Transition
+
+SPEC = EnvSpec(state_dim=3, action_dim=2)
+SIZES = {"feature_dim": 12, "hidden_dim": 10, "noise_levels": 3, "fourier_dim": 16, "head_dim": 9}
+
+
+pytestmark = pytest.mark.usefixtures("with_examples")
+
+
+@pytest.fixture
+def gated(with_examples):  # noqa: ARG001
+    return import_module("gated")
+
+
+@pytest.fixture
+def net(gated, make_weights):
+    config = gated.GatedConfig(**SIZES, blocks=0, sharpness=2.0)
+    return make_weights(jax.eval_shape(lambda key: config.init(SPEC, key), jax.random.key(0)), 0)
+
+
+def test_the_feature_is_the_equation(net):
+    state, action = jnp.array([0.3, -1.0, 2.0]), jnp.array([0.5, -0.7])
+    product = net.state_encoder(state) * jnp.tanh(2.0 * net.action_encoder(action))
+    expected = product / jnp.linalg.norm(product)
+    assert jnp.allclose(net.feature(state, action), expected, atol=1e-6)
+
+
+def test_identical_states_leave_chance(net):
+    rows = jnp.ones((16, 3)), jnp.ones((16, 2)), jnp.ones((16, 3)), jnp.zeros(16), jnp.ones(16)
+    # Without noise there is nothing to tell them apart by.
+    logits = jax.jit(
+        lambda net: net.contrast.logits(net.scored(Transition(*rows)).score, jnp.ones((3, 16, 3)))
+    )(net)
+    assert jnp.allclose(ranking_losses(logits), jnp.log(16.0), atol=1e-5)
+
+
+def test_a_gradient_step_lowers_the_loss(net, make_batch):
+    batch, key = make_batch(SPEC, 16, seed=1), jax.random.key(2)
+    loss = jax.jit(jax.value_and_grad(lambda net: net.loss(batch, key)[0]))
+    before, gradient = loss(net)
+    after, _ = loss(jax.tree.map(lambda p, g: p - 0.01 * g, net, gradient))
+    assert after < before
+
+
+def test_a_method_of_ones_own_has_a_name_and_options(gated, capsys):
+    assert named("gated").representation == gated.GatedConfig()
+    line = ["--import", "gated", "info", "walker-walk", "--method", "gated", "--preset", "quick"]
+    config = command(*after_imports([*line, "--sharpness", "2"])).config
+    expected = replace(quick_representation(gated.GatedConfig()), sharpness=2.0)
+    assert config.agent.representation == expected
+    assert from_json(json.loads(json.dumps(to_json(config)))) == config
+    assert run([*line, "--sharpness", "-1"]) == 2
+    assert "--sharpness" in capsys.readouterr().err
+
+
+def test_a_name_is_given_once():
+    import_module("gated")
+    register("gated", METHODS["gated"])
+    with pytest.raises(UserError, match="gated already"):
+        register("gated", METHODS["fastr"])
+
+
+def test_a_representation_alone_is_no_method(gated):
+    # In tests the signature is checked as well, so it is asked without its checks.
+    with pytest.raises(TypeError, match="SpectralConfig"):
+        inspect.unwrap(register)("bare", gated.GatedConfig())
+    assert "bare" not in METHODS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["info", "walker-walk", "--method", "gated"], "--import MODULE"),
+        (["ablation", "walker-walk", "--methods", "gated"], "--import MODULE"),
+        (["--import", "no_such_module", "info", "walker-walk"], "no_such_module"),
+        (["--import"], "--import"),
+    ],
+)
+def test_what_is_not_imported_is_unknown(arguments, said, capsys):
+    assert run(arguments) == 2
+    words = capsys.readouterr().err
+    assert said in words
+    assert words.count("\n") == 1
+
+
+def test_a_run_of_an_unknown_method_imports_nothing(tmp_path, capsys):
+    record = to_json(preset("walker-walk", "fastr", "quick")) | {"method": "gated"}
+    (tmp_path / "config.json").write_text(json.dumps({"train": record, "provenance": {}}))
+    assert run(["eval", str(tmp_path)]) == 2
+    assert "--import MODULE" in capsys.readouterr().err
+    assert "gated" not in sys.modules
+
+
+def test_the_hovercraft_is_an_environment():
+    check_env(gymnasium.make("dock:Dock-v0").unwrapped, skip_render_check=True)
+
+
+def test_the_hovercraft_drives_straight_with_equal_thrust():
+    env = gymnasium.make("dock:Dock-v0").unwrapped
+    env.reset(seed=0)
+    env.place, env.heading = np.zeros(2), 0.0
+    observation, reward, terminated, _, _ = env.step(np.array([1.0, 1.0, 0.0]))
+    # v = 0.1 * 2 = 0.2 along x, then x = 0.1 * 0.2.
+    assert np.allclose(observation, [0.02, 0, 1, 0, 0.2, 0, 0], atol=1e-7)
+    assert reward == pytest.approx(np.exp(-0.02))
+    assert not terminated

@@ -1,0 +1,82 @@
+"""The tools behind the documentation's site."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def tools(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+
+
+def test_pictures_are_what_the_script_draws():
+    from pictures import FOLDER, PICTURES
+
+    assert {path.name for path in FOLDER.iterdir()} == PICTURES.keys()
+    for name, draw in PICTURES.items():
+        assert (FOLDER / name).read_text() == draw().svg(), "run python tools/pictures.py"
+
+
+def site(folder: Path, body: str) -> list[str]:
+    from check_links import problems
+
+    (folder / "other.html").write_text('<h1 id="top">Other</h1>')
+    (folder / "index.html").write_text(body)
+    return problems(folder)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<a href="other.html#top">x</a>',
+        '<a href="#here">x</a><p id="here">',
+        '<a href="https://example.org/a?b#c">x</a>',
+        '<img src="data:image/png;base64,AAAA">',
+    ],
+)
+def test_sound_links_pass(body, tmp_path):
+    assert site(tmp_path, body) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<a href="nowhere.html">x</a>',
+        '<a href="other.html#bottom">x</a>',
+        '<a href="#there">x</a>',
+        '<a href="https://localhost-without-a-dot/">x</a>',
+        '<a href="htp://example.org">x</a>',
+        '<img src="missing.png">',
+        '<script src="https://example.org/a.js"></script>',
+        '<link rel="stylesheet" href="https://example.org/a.css">',
+    ],
+)
+def test_broken_links_and_loads_from_elsewhere_are_named(body, tmp_path):
+    assert len(site(tmp_path, body)) == 1
+
+
+def test_navigation_has_what_is_there_and_lists_what_nobody_has(tmp_path):
+    from site_hooks import OUTSIDE, on_config
+
+    for name in ("here.md", "new.md"):
+        (tmp_path / name).write_text("# Page")
+    nav = [{"First": ["here.md", "later.md", *OUTSIDE]}, {"Later": ["later.md"]}, {"More": []}]
+    config = on_config(SimpleNamespace(docs_dir=tmp_path, nav=nav))
+    assert config.nav == [{"First": ["here.md", *OUTSIDE]}, {"More": ["new.md"]}]
+
+
+def test_text_leads_to_the_pages_and_results_that_it_names():
+    from site_hooks import on_page_markdown
+
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/page.md"))
+    files = SimpleNamespace(get_file_from_path=lambda name: name == "there.md")
+    text = "`docs/there.md`, `docs/gone.md`, ![p](../results/a.png)\n```\n`docs/there.md`\n```\n"
+    made = "[`docs/there.md`](../there.md), `docs/gone.md`, ![p](results/a.png)\n"
+    made += "```\n`docs/there.md`\n```\n"
+    assert on_page_markdown(text, page, files) == made
+    reference = on_page_markdown("::: fastr.methods\n\n::: fastr.none\n", page, files)
+    assert reference == "::: fastr.methods\n\n\n"
