@@ -15,6 +15,7 @@ from fastr.cli import after_imports, command, run
 from fastr.config import preset
 from fastr.learner import Engine
 from fastr.spec import EnvSpec
+from saved_runs import save_run
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
@@ -87,9 +88,22 @@ def test_the_documentation_is_read():
     assert len(RUN) >= 3
 
 
+@pytest.fixture
+def exported(desk, monkeypatch):
+    """What docs/export.md speaks of: a run, and beside it the policy exported from it."""
+    save_run(desk / "runs" / "gait", seeds=(0, 1, 2))
+    arguments = "export runs/gait --format safetensors --out gait --episodes 0"
+    assert run(arguments.split()) == 0
+    for file in (desk / "gait").iterdir():
+        file.rename(desk / file.name)
+    monkeypatch.syspath_prepend(desk)
+
+
 @pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("page", pages(PYTHON))
-def test_python_blocks_run(page):
+def test_python_blocks_run(page, request):
+    if page.name == "export.md":
+        request.getfixturevalue("exported")
     namespace = {"__name__": "page"}
     for block in PYTHON:
         if block.page == page and not block.title:

@@ -144,7 +144,8 @@ class Play:
 def opened(path: Path) -> Trained:
     """The first seed of a run at its newest sound checkpoint; passed-over ones are named."""
     directory = RunDirectory.open(path)
+    config = from_json(directory.config["train"])
     checkpoint = directory.latest()
     for message in checkpoint.skipped:
         print(f"fastr: {message}", file=sys.stderr)
-    return Trained.of(path, from_json(directory.config["train"]), checkpoint)
+    return Trained.of(path, config, checkpoint)
