@@ -16,15 +16,18 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if os.environ["JAX_PLATFORMS"] == "cpu":
     # Programs that run for milliseconds do not repay seconds of optimisation.
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-# A program that several tests run is compiled once.
-COMPILED = tempfile.TemporaryDirectory(prefix="fastr-compiled-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
+# A program that several tests run is compiled once, whichever of pytest's workers they are in: those
+# inherit the place from the process that starts them.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    COMPILED = tempfile.TemporaryDirectory(prefix="fastr-compiled-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from fastr.agents.spectral import Spectral, SpectralConfig, Target
 from fastr.methods import METHODS
@@ -33,6 +36,10 @@ from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.spec import EnvSpec
 from fastr.types import Transition
+
+# How long an example takes is the machine's affair.
+settings.register_profile("fastr", deadline=None)
+settings.load_profile("fastr")
 
 # A shape that broadcasts by accident is an error: a (batch,) against a (2, batch), say.
 jax.config.update("jax_numpy_rank_promotion", "raise")

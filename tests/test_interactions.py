@@ -114,7 +114,7 @@ def test_full_rank_with_the_right_factors_is_tucker(low_rank):
     np.testing.assert_allclose(found, trilinear(states, actions, cores), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("score", ["l2", "raw"])
+@pytest.mark.parametrize("score", ["l2", pytest.param("raw", marks=pytest.mark.slow)])
 def test_rank_zero_is_cp_exactly(spec, make_batch, score):
     """The same parameters, loss and gradients, to the bit."""
     sizes = {"feature_dim": 4, "score": score, **SIZES}
@@ -185,7 +185,9 @@ def test_sizes_that_do_not_fit_are_refused():
         replace(CONFIGS["concat"], feature_dim=7)
 
 
-@pytest.mark.parametrize("score", ["l2", "raw", "layernorm"])
+@pytest.mark.parametrize(
+    "score", ["l2", *(pytest.param(form, marks=pytest.mark.slow) for form in ("raw", "layernorm"))]
+)
 def test_a_tree_of_one_group_is_cp_exactly(spec, make_batch, score):
     """With the same weights: the same loss and gradients, to the bit."""
     sizes = {"feature_dim": 4, "score": score, **SIZES}

@@ -92,7 +92,14 @@ def problem(state, next_state, reward, continues, action):
     return Transition(*(jnp.asarray(column, jnp.float32) for column in columns))
 
 
-@pytest.fixture(scope="module", params=CONFIGS.values(), ids=CONFIGS.keys())
+# Diff-SR's agent is FaStR's, on another representation: not for every day.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(config, id=name, marks=pytest.mark.slow if name == "diff-sr" else ())
+        for name, config in CONFIGS.items()
+    ],
+)
 def learn(request):
     """The critics' mean and the policy at both states after 1,500 updates on a problem."""
 

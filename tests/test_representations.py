@@ -408,7 +408,9 @@ def test_only_centred_candidates_push_nothing_along_what_they_share():
 
 # At these depths and sizes each gradient is a sum of hundreds of products of numbers rounded to 8
 # bits, in which errors of 2^-9 average out to a few thousandths of the whole.
-@pytest.mark.parametrize("config", [CPConfig, JointConfig], ids=["cp", "joint"])
+@pytest.mark.parametrize(
+    "config", [CPConfig, pytest.param(JointConfig, marks=pytest.mark.slow)], ids=["cp", "joint"]
+)
 def test_bfloat16_gradients_agree_with_float32(config, make_weights, make_batch, flat):
     spec = EnvSpec(state_dim=7, action_dim=3)
     sizes = config(feature_dim=64, hidden_dim=64, noise_levels=4, fourier_dim=64, head_dim=32)
