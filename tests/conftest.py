@@ -16,7 +16,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if os.environ["JAX_PLATFORMS"] == "cpu":
     # Programs that run for milliseconds do not repay seconds of optimisation.
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-# A program that several tests run is compiled once, whichever of pytest's workers they are in: those
+# A program that several tests run is compiled once, whichever of pytest's workers they are in: they
 # inherit the place from the process that starts them.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     COMPILED = tempfile.TemporaryDirectory(prefix="fastr-compiled-")
