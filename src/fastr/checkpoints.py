@@ -107,6 +107,8 @@ class Checkpoint:
     host: dict[str, Any]
     rows_bytes: int
     """The size of rows.jsonl when the checkpoint was made."""
+    rows_sha256: str | None
+    """The checksum of rows.jsonl then; runs of earlier versions have none."""
     replay: Segment
     row_shape: tuple[int, int]
     """Seeds and numbers in one replay row."""
@@ -135,6 +137,8 @@ class Checkpoint:
         rows = self.run / ROWS
         if (rows.stat().st_size if rows.is_file() else 0) < self.rows_bytes:
             raise DamageError(f"{ROWS}: shorter than recorded")
+        if self.rows_sha256 not in (None, rows_checksum(self.run, self.rows_bytes)):
+            raise DamageError(f"{ROWS}: checksum")
         for name, record in self.files.items():
             path = self.location(name)
             if not path.is_file():
@@ -287,6 +291,7 @@ def write_checkpoint(
         frames=snapshot.frames,
         host=snapshot.host,
         rows_bytes=rows_bytes,
+        rows_sha256=rows_checksum(run, rows_bytes),
         replay=snapshot.replay,
         row_shape=snapshot.row_shape,
         files=files,
@@ -341,6 +346,17 @@ def file_record(path: Path) -> FileRecord:
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return FileRecord(file.tell(), sha256)
+
+
+def rows_checksum(run: Path, size: int) -> str:
+    """Checksum of the first bytes of rows.jsonl, all of them measured before a checkpoint."""
+    digest = hashlib.sha256()
+    if size:
+        with (run / ROWS).open("rb") as file:
+            while piece := file.read(min(size, 2**20)):
+                digest.update(piece)
+                size -= len(piece)
+    return digest.hexdigest()
 
 
 def temporary(path: Path) -> Path:
@@ -408,6 +424,7 @@ def index_bytes(checkpoint: Checkpoint) -> bytes:
         "format": FORMAT,
         "frames": checkpoint.frames,
         "rows_bytes": checkpoint.rows_bytes,
+        "rows_sha256": checkpoint.rows_sha256,
         "replay": {"start": checkpoint.replay.start, "end": checkpoint.replay.end},
         "seeds": checkpoint.row_shape[0],
         "row_dim": checkpoint.row_shape[1],
@@ -440,6 +457,7 @@ def read_index(run: Path, frames: int) -> Checkpoint:
         frames=count(content, "frames"),
         host=host,
         rows_bytes=count(content, "rows_bytes"),
+        rows_sha256=checksum(content["rows_sha256"]) if content.get("rows_sha256") else None,
         replay=Segment(count(replay, "start"), count(replay, "end")),
         row_shape=(count(content, "seeds"), count(content, "row_dim")),
         files={plain_name(name, path): parsed_record(entry) for name, entry in files.items()},
@@ -483,10 +501,14 @@ def parsed_record(entry: object) -> FileRecord:
     """File's size and checksum, from an index."""
     if not isinstance(entry, dict):
         raise DamageError(f"{INDEX}: files")
-    sha256 = entry.get("sha256")
-    if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
+    return FileRecord(count(entry, "bytes"), checksum(entry.get("sha256")))
+
+
+def checksum(value: object) -> str:
+    """Checksum from an index."""
+    if not isinstance(value, str) or not SHA256.fullmatch(value):
         raise DamageError(f"{INDEX}: sha256")
-    return FileRecord(count(entry, "bytes"), sha256)
+    return value
 
 
 def plain_name(name: str, index: Path) -> str:

@@ -1,14 +1,20 @@
-"""How worker processes start: light, alone on their core, deaf to Ctrl-C."""
+"""How worker processes start and end: light, alone on their core, deaf to Ctrl-C, never orphans."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import types
 from collections.abc import Iterator
 
 # One core per worker: threads for its small matrices would only fight over the others.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+PATIENCE_SECONDS = 120.0
+"""How long a simulator may be silent within one agent step before it is taken to be stuck."""
+START_SECONDS = 300.0
+"""The same while it starts: many that import at once on few cores are slow without being stuck."""
 
 
 @contextlib.contextmanager
@@ -19,8 +25,9 @@ def light_start(**environment: str) -> Iterator[None]:
     # Spawn runs the parent's main module again in the child. That would import JAX there, and
     # would start the training again from a script that does not guard its main part.
     main = sys.modules["__main__"]
-    # Ctrl-C reaches the whole process group: a worker must not answer even while it is importing.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Ctrl-C, and the SIGTERM of a batch system, reach the whole process group: the parent saves and
+    # needs its workers for that, so they must not answer even while they are importing.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     sys.modules["__main__"] = types.ModuleType("__main__")
     os.environ.update(wanted)
     try:
@@ -32,3 +39,17 @@ def light_start(**environment: str) -> Iterator[None]:
             if value is not None:
                 os.environ[name] = value
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def end_with_parent() -> None:
+    """End this worker when its parent is gone, however that ended: nobody waits for its work."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def how_it_ended(code: int | None) -> str:
+    """A process's exit code in words."""
+    if code is not None and code < 0:
+        return f"it was killed by {signal.Signals(-code).name}"
+    return f"its process ended with exit code {code}"

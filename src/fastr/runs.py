@@ -146,6 +146,12 @@ class RunWriter(RunDirectory):
         assert self.last is not None
         return self.last
 
+    def standing(self) -> str:
+        """What can be gone on with, to end a sentence about why the run stops."""
+        if self.last is None:
+            return f"there is no checkpoint yet in {self.path}"
+        return f"the last good checkpoint is {self.last.name} in {self.path}"
+
     def close(self) -> None:
         """Let other processes write to this run."""
         self.background.shutdown()
