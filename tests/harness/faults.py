@@ -1,0 +1,502 @@
+"""Break real trainings in every way a machine knows, and see what is left of them.
+
+    python tests/harness/faults.py --faults 200 --out faults.md
+
+Runs live through several faults each, drawn at random, and are then trained to their end, which is
+compared with that of an undisturbed run: rows but for their seconds, every array, every transition.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *sys.path[1:]])
+
+from victims import (  # noqa: E402
+    EVERY,
+    FRAMES,
+    PATIENCE_SECONDS,
+    SEEDS,
+    Child,
+    Result,
+    Setting,
+    Victim,
+    rising_seconds,
+    wait_for,
+)
+
+PER_RUN = 6
+"""Faults in the life of one run."""
+
+
+class Missed(Exception):
+    """The run ended before the fault struck: it does not count."""
+
+
+@dataclass
+class Try:
+    """One fault and what came of it."""
+
+    fault: str
+    detail: str = ""
+    problem: str = ""
+    """Which promise was broken."""
+    lost: int = 0
+    doubled: int = 0
+    resumed: bool = False
+    equal: bool = False
+    seconds: float = 0.0
+    """Until it was reported, where that is promised in time."""
+
+
+Fault = Callable[[Victim, random.Random, Try], None]
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(name: str) -> Callable[[Fault], Fault]:
+    def enter(function: Fault) -> Fault:
+        FAULTS[name] = function
+        return function
+
+    return enter
+
+
+def expect(condition: object, problem: str) -> None:
+    if not condition:
+        raise AssertionError(problem)
+
+
+def under_way(victim: Victim, child: Child, rng: random.Random) -> None:
+    """Wait until the run has come some way further; Missed if it ends on that way."""
+    goal = min(victim.frames() + EVERY * rng.randint(1, 5), FRAMES - EVERY)
+    wait_for(lambda: victim.frames() >= goal or not child.running())
+    time.sleep(rng.uniform(0.0, 0.15))
+    if not child.running():
+        expect(victim.ended(), f"ended by itself: {child.said()}")
+        raise Missed
+
+
+def check_ended(child: Child, code: int, says: str) -> None:
+    """It ends by itself, with this exit code and one sentence, and leaves no process behind."""
+    found = child.wait()
+    said = child.said()
+    if found is None:
+        child.kill()
+    expect(found == code, f"exit code {found} in place of {code}: {said}")
+    expect("Traceback" not in said, f"a traceback: {said}")
+    sentences = [line for line in said.splitlines() if line.startswith("fastr: ")]
+    expect(any(re.search(says, line) for line in sentences), f"not {says!r}: {said}")
+    expect(not child.left_behind(), "processes left behind")
+
+
+def ended_first(victim: Victim, child: Child) -> None:
+    """Missed if the run got to its end although a fault lay in its way."""
+    if child.wait() == 0 and victim.ended():
+        raise Missed
+
+
+@fault("SIGKILL at a random moment")
+def sigkill(victim, rng, entry):
+    child = victim.launch()
+    if rng.random() < 0.3:
+        time.sleep(rng.uniform(0.0, 6.0))
+        entry.detail = "while it starts"
+        if not child.running():
+            raise Missed
+    else:
+        under_way(victim, child, rng)
+        entry.detail = "under way"
+    child.kill()
+    expect(not child.left_behind(), "processes left behind")
+
+
+@fault("SIGKILL during a checkpoint")
+def sigkill_in_checkpoint(victim, rng, entry):
+    child = victim.launch()
+    goal = min(victim.frames() + EVERY * rng.randint(1, 4), FRAMES - 2 * EVERY)
+    wait_for(lambda: victim.frames() >= goal or not child.running())
+    folders = victim.path / "checkpoints", victim.path / "replay"
+    temporary = lambda: [f for d in folders if d.exists() for f in os.listdir(d) if f[0] == "."]  # noqa: E731
+    wait_for(lambda: temporary() or not child.running(), pause=0.0)
+    time.sleep(rng.uniform(0.0, 0.002))
+    alive = child.running()
+    child.kill()
+    expect(not child.left_behind(), "processes left behind")
+    if not alive:
+        raise Missed
+    entry.detail = "half written" if temporary() else "just written"
+
+
+@fault("SIGTERM")
+def sigterm(victim, rng, entry):
+    child = victim.launch()
+    under_way(victim, child, rng)
+    group = rng.random() < 0.5
+    entry.detail = "to the process group" if group else "to the process"
+    before = victim.frames()
+    child.ask_to_stop(group=group)
+    expect(child.wait() == 0, f"exit code {child.wait(0)}: {child.said()}")
+    expect(not child.left_behind(), "processes left behind")
+    if victim.ended():
+        raise Missed
+    expect("go on with `fastr resume" in child.said(), child.said())
+    expect(victim.frames() >= before, "no checkpoint at the stop")
+
+
+@fault("full disk")
+def full_disk(victim, rng, entry):
+    if victim.path.parent.is_mount():
+        child = victim.launch()
+        under_way(victim, child, rng)
+        usage = os.statvfs(victim.path)
+        used = (usage.f_blocks - usage.f_bavail) * usage.f_frsize
+        remount(victim.path.parent, f"size={used + 4096 * rng.randint(0, 12)}")
+        entry.detail = "a small file system"
+    else:
+        size = (victim.path / "rows.jsonl").stat().st_size if victim.checkpoints() else 0
+        child = victim.launch(Setting(file_bytes=size + rng.randint(200, 4_000)))
+        entry.detail = "a limit on the size of files"
+    try:
+        ended_first(victim, child)
+        check_ended(child, 2, "cannot be written|could not be written")
+    finally:
+        if victim.path.parent.is_mount():
+            remount(victim.path.parent, "size=64m")
+
+
+@fault("read-only directory")
+def read_only(victim, rng, entry):
+    name = rng.choice(["checkpoints", "replay"])
+    child = victim.launch(Setting(powerless=os.getuid() == 0))
+    under_way(victim, child, rng)
+    entry.detail = name
+    (victim.path / name).chmod(0o555)
+    try:
+        ended_first(victim, child)
+        check_ended(child, 2, "Permission denied")
+    finally:
+        (victim.path / name).chmod(0o755)
+
+
+@fault("truncated checkpoint file")
+def truncated(victim, rng, entry):
+    damaged(victim, rng, entry, lambda content, at: content[:at])
+
+
+@fault("bit-flipped checkpoint file")
+def flipped(victim, rng, entry):
+    def flip(content: bytes, at: int) -> bytes:
+        return content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
+
+    damaged(victim, rng, entry, flip)
+
+
+def damaged(victim, rng, entry, change) -> None:
+    """Change a file of the newest checkpoint of a run at rest: the one before is used and named."""
+    if len(victim.checkpoints()) < 2:
+        child = victim.launch()
+        wait_for(lambda: len(victim.checkpoints()) >= 2 or not child.running())
+        child.ask_to_stop(group=False)
+        child.wait()
+    if victim.ended():
+        raise Missed
+    older, newest = victim.checkpoints()[-2:]
+    index = {path: json.loads((path / "index.json").read_bytes()) for path in (older, newest)}
+    own = [name for name in index[newest]["files"] if name not in index[older]["files"]]
+    rows_from = index[older]["rows_bytes"], index[newest]["rows_bytes"]
+    choices = [newest / "index.json", newest / "state.safetensors"]
+    choices += [victim.path / "replay" / name for name in own]
+    if rows_from[0] < rows_from[1]:
+        choices.append(victim.path / "rows.jsonl")
+    path = rng.choice(choices)
+    content = path.read_bytes()
+    first, last = rows_from if path.name == "rows.jsonl" else (0, len(content))
+    path.write_bytes(change(content, rng.randrange(first, last)))
+    entry.detail = path.name if path.parent.name != "replay" else "replay segment"
+    if entry.detail == "index.json" and b'"format"' not in path.read_bytes():
+        entry.detail = "index.json"
+    victim.damage = f"{newest.name} is damaged"
+
+
+@fault("second process on the run")
+def second_process(victim, rng, entry):
+    child = victim.launch()
+    under_way(victim, child, rng)
+    entry.detail = rng.choice(["resume", "train"])
+    resume = ["resume", str(victim.path)]
+    command = resume if entry.detail == "resume" else victim_train(victim)
+    second = Child(command, victim.logs / "second.log", Setting())
+    try:
+        code, said = second.wait(), second.said()
+        if "in use by process" not in said and not child.running():
+            raise Missed
+        expect(code == 2, f"the second one ended with {code}: {said}")
+        expect(f"is in use by process {child.process.pid}" in said, said)
+    finally:
+        child.ask_to_stop(group=False)
+        expect(child.wait() == 0, f"the first one suffered: {child.said()}")
+
+
+def victim_train(victim: Victim) -> list[str]:
+    from victims import OPTIONS, TASK
+
+    return ["train", TASK, *OPTIONS, "--out", str(victim.path)]
+
+
+@fault("worker killed")
+def worker_killed(victim, rng, entry):
+    child = victim.launch()
+    under_way(victim, child, rng)
+    workers = child.workers()
+    expect(len(workers) == len(SEEDS) + 1, f"{len(workers)} workers")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(rng.choice(workers), 9)
+    reported_in_time(victim, child, entry, "died.*killed by SIGKILL")
+
+
+@fault("worker crashes or raises")
+def worker_crash(victim, rng, entry):
+    kind = rng.choice(["exit", "raise"])
+    says = {"exit": "died.*exit code 7", "raise": "failed at agent step .*wheel came off"}[kind]
+    misbehaving(victim, rng, entry, kind, says)
+
+
+@fault("worker hangs")
+def worker_hang(victim, rng, entry):
+    misbehaving(victim, rng, entry, "hang", r"silent for \d+\.\d seconds.* taken to be stuck")
+
+
+@fault("reward or state not finite")
+def not_finite(victim, rng, entry):
+    kind = rng.choice(["reward", "large reward", "state", "infinite state"])
+    what = {
+        "reward": "the reward is nan",
+        "large reward": "the reward is 1e[+]300",
+        "state": "number 1 is nan",
+        "infinite state": "number 0 is -inf",
+    }[kind]
+    where = r"of seed [37] failed at agent step \d+ of episode \d+: .*"
+    misbehaving(victim, rng, entry, kind, where + what)
+
+
+def misbehaving(victim, rng, entry, kind, says) -> None:
+    stream = rng.choice(["train", "evaluate"])
+    left = FRAMES - victim.frames()
+    # An evaluation is an episode of 40 steps of each seed, at least two of them in a run's rest.
+    step = rng.randint(1, max(1, left - EVERY) if stream == "train" else 60)
+    entry.detail = f"{kind}, {stream}"
+    child = victim.launch(Setting(fault={"kind": kind, "stream": stream, "step": step}))
+    reported_in_time(victim, child, entry, says)
+
+
+def reported_in_time(victim, child, entry, says) -> None:
+    """From the last sign of progress, a report takes no longer than is promised."""
+    seen, since = None, time.monotonic()
+    while child.running():
+        sizes = [p.stat().st_size for p in (victim.path / "rows.jsonl",) if p.exists()]
+        if (now := (sizes, victim.frames(), len(child.workers()))) != seen:
+            seen, since = now, time.monotonic()
+        entry.seconds = round(time.monotonic() - since, 1)
+        if entry.seconds > PATIENCE_SECONDS + 120:
+            child.kill()
+            raise AssertionError(f"silent for {entry.seconds} seconds")
+        time.sleep(0.05)
+    ended_first(victim, child)
+    check_ended(child, 1, says)
+    expect("checkpoint" in child.said(), f"nothing on where to go on: {child.said()}")
+
+
+@fault("clock jumps")
+def clock(victim, rng, entry):
+    seconds = rng.choice([3_600.0, 86_400.0, 1e9])
+    entry.detail = f"by {seconds:,.0f} s"
+    child = victim.launch(Setting(clock=seconds))
+    under_way(victim, child, rng)
+    child.ask_to_stop(group=False)
+    expect(child.wait() == 0, child.said())
+    expect(rising_seconds(victim.path), "seconds went backwards")
+
+
+def remount(path: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(path)], check=True)
+
+
+@dataclass
+class Lane:
+    """A process that breaks runs one after the other."""
+
+    number: int
+    work: Path
+    reference: Result
+    rng: random.Random
+    tries: list[Try] = field(default_factory=list)
+
+    def work_off(self, names: list[str]) -> None:
+        names = list(names)
+        while names:
+            names = self.one_life(names)
+
+    def one_life(self, names: list[str]) -> list[str]:
+        """Begin a run, break it a few times, end it, judge it; the faults that are left to do."""
+        folder = Path(tempfile.mkdtemp(prefix=f"lane{self.number}-", dir=self.work))
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64m", "fastr-faults", str(folder)],
+            capture_output=True,
+            check=False,
+        )
+        victim, life = Victim(folder / "run", self.work / "logs"), []
+        victim.logs = self.work / "logs" / folder.name
+        victim.logs.mkdir(parents=True)
+        try:
+            while names and len(life) < PER_RUN and not victim.ended():
+                self.strike(victim, names, life)
+            self.judge(victim, life)
+        finally:
+            if mounted.returncode == 0:
+                subprocess.run(["umount", "-l", str(folder)], check=True)
+            shutil.rmtree(folder, ignore_errors=True)
+        return names
+
+    def strike(self, victim: Victim, names: list[str], life: list[Try]) -> None:
+        """Inject the next fault."""
+        entry = Try(names[0])
+        try:
+            FAULTS[names[0]](victim, self.rng, entry)
+        except Missed:
+            return
+        except Exception as error:
+            entry.problem = str(error) or traceback.format_exc()
+        names.pop(0)
+        life.append(entry)
+        self.record(entry)
+
+    def judge(self, victim: Victim, life: list[Try]) -> None:
+        """Train to the end without a fault, and compare."""
+        problem = ""
+        try:
+            if not victim.ended():
+                child = victim.launch()
+                expect(child.wait(600) == 0, f"not resumed: {child.said()}")
+            expect(rising_seconds(victim.path), "seconds went backwards")
+            found = Result.of(victim.path)
+        except Exception as error:
+            found, problem = Result(Counter(), ""), str(error)
+        for entry in life:
+            entry.resumed = bool(found.weights)
+            entry.equal = found.weights == self.reference.weights
+            entry.lost = (self.reference.rows - found.rows).total()
+            entry.doubled = (found.rows - self.reference.rows).total()
+            entry.problem = entry.problem or problem
+        self.tries += life
+
+    def record(self, entry: Try) -> None:
+        line = f"{entry.fault} ({entry.detail}): {entry.problem or 'as promised'}"
+        with (self.work / "log").open("a") as log:
+            log.write(line + "\n")
+        print(line[:400], file=sys.stderr, flush=True)
+
+
+def run_lane(number, work, reference, names, seed, answer):
+    lane = Lane(number, work, reference, random.Random(seed))
+    try:
+        lane.work_off(names)
+    finally:
+        answer.put([asdict(entry) for entry in lane.tries])
+
+
+def undisturbed(work: Path) -> Result:
+    """What every run must come to; its programs are compiled for all others."""
+    victim = Victim(work / "reference", work / "logs")
+    victim.logs.mkdir(parents=True)
+    child = victim.launch()
+    expect(child.wait(600) == 0, f"the undisturbed run failed: {child.said()}")
+    return Result.of(victim.path)
+
+
+def table(tries: list[Try]) -> str:
+    """One line for each kind of fault, and one for all."""
+    head = "fault", "tries", "as promised", "lost rows", "doubled rows", "resumed", "weights equal"
+    lines = [head, ("---",) * len(head)]
+    for name in [*FAULTS, "all"]:
+        those = [entry for entry in tries if name in ("all", entry.fault)]
+        if those:
+            lines.append((
+                name,
+                len(those),
+                sum(not entry.problem for entry in those),
+                sum(entry.lost for entry in those),
+                sum(entry.doubled for entry in those),
+                sum(entry.resumed for entry in those),
+                sum(entry.equal for entry in those),
+            ))  # fmt: skip
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--faults", type=int, default=200, help="how many faults to inject")
+    parser.add_argument("--only", nargs="+", choices=list(FAULTS), default=list(FAULTS))
+    parser.add_argument("--lanes", type=int, default=2, help="runs at the same time")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults' order and moments")
+    parser.add_argument("--out", type=Path, help="where the table goes")
+    parser.add_argument("--keep", type=Path, help="directory for logs (default: a temporary one)")
+    options = parser.parse_args()
+    names = (options.only * -(-options.faults // len(options.only)))[: options.faults]
+    random.Random(options.seed).shuffle(names)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fastr-faults-") as temporary:
+        work = options.keep or Path(temporary)
+        work.mkdir(exist_ok=True, parents=True)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(work / "compiled"))
+        reference = undisturbed(work)
+        tries = side_by_side(work, reference, names, options)
+    text = table(tries)
+    print(text)
+    print(f"{len(tries)} faults in {time.monotonic() - begun:,.0f} s")
+    if options.out:
+        options.out.write_text(text)
+    bad = [entry for entry in tries if entry.problem or not entry.equal or entry.lost]
+    for entry in bad:
+        print(f"BROKEN: {entry}", file=sys.stderr)
+    return 1 if bad or len(tries) < options.faults else 0
+
+
+def side_by_side(work, reference, names, options) -> list[Try]:
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    lanes = [
+        context.Process(
+            target=run_lane,
+            args=(i, work, reference, names[i :: options.lanes], f"{options.seed} {i}", answers),
+        )
+        for i in range(options.lanes)
+    ]
+    for lane in lanes:
+        lane.start()
+    tries = [Try(**entry) for _ in lanes for entry in answers.get()]
+    for lane in lanes:
+        lane.join()
+    return tries
+
+
+if __name__ == "__main__":
+    sys.exit(main())
