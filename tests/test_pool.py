@@ -176,10 +176,20 @@ def test_misuse_is_refused_at_once(counts):
         ("exit", "seed 8 died: its process ended with exit code 7"),
         ("kill", "seed 8 died: it was killed by SIGKILL"),
         ("hang", r"seed 8 was silent for 1\.\d seconds"),
-        ("raise", r"seed 8 failed: ValueError: the wheel came off \(.*toy_envs.py, line \d+\)"),
-        ("state", "seed 8 failed: .*the state is not finite: its number 1 is nan"),
-        ("overflow", "seed 8 failed: .*the state is not finite: its number 2 is inf"),
-        ("reward", "seed 8 failed: .*the reward is -inf"),
+        (
+            "raise",
+            r"step 3 of episode 0: ValueError: the wheel came off \(.*toy_envs.py, line \d+\)",
+        ),
+        (
+            "state",
+            "seed 8 failed at agent step 3 of episode 0: the state is not finite: its number 1 is nan",
+        ),
+        (
+            "overflow",
+            "seed 8 failed at agent step 3 of episode 0: the state is not finite: its number 2 is inf",
+        ),
+        ("large", "seed 8 failed at agent step 3 of episode 0: the reward is 1e\\+300"),
+        ("reward", "seed 8 failed at agent step 3 of episode 0: the reward is -inf"),
     ],
 )
 def test_a_failed_worker_says_which_and_why(fault, says):
@@ -234,12 +244,14 @@ def test_workers_leave_interrupts_to_the_parent(counts):
     counts.reset([0, 0])
     for process in workers(counts):
         os.kill(process, signal.SIGINT)
+        os.kill(process, signal.SIGTERM)  # a batch system's, to the whole group
     time.sleep(0.05)
     assert len(rollout(counts, actions(counts, 3))) == 3
     # Blocked from its first instruction on, while it is still importing.
     status = pathlib.Path(f"/proc/{workers(counts)[0]}/status").read_text()
     blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
-    assert int(blocked.split()[1], 16) >> (signal.SIGINT - 1) & 1
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert int(blocked.split()[1], 16) >> (number - 1) & 1
 
 
 def test_workers_are_light():

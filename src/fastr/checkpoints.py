@@ -25,6 +25,7 @@ FORMAT = 2
 """1 had all parameters of a network in one vector, and no evaluation under way."""
 INDEX = "index.json"
 ROWS = "rows.jsonl"
+CONFIG = "config.json"
 STATE = "state.safetensors"
 # safetensors writes through its own ".tmpXXXXXX" files, so this prefix finds those leftovers too.
 TEMPORARY = ".tmp"
@@ -109,6 +110,8 @@ class Checkpoint:
     """The size of rows.jsonl when the checkpoint was made."""
     rows_sha256: str | None
     """The checksum of rows.jsonl then; runs of earlier versions have none."""
+    config_sha256: str | None
+    """The checksum of config.json then, likewise."""
     replay: Segment
     row_shape: tuple[int, int]
     """Seeds and numbers in one replay row."""
@@ -292,6 +295,7 @@ def write_checkpoint(
         host=snapshot.host,
         rows_bytes=rows_bytes,
         rows_sha256=rows_checksum(run, rows_bytes),
+        config_sha256=file_record(run / CONFIG).sha256,
         replay=snapshot.replay,
         row_shape=snapshot.row_shape,
         files=files,
@@ -357,6 +361,11 @@ def rows_checksum(run: Path, size: int) -> str:
                 digest.update(piece)
                 size -= len(piece)
     return digest.hexdigest()
+
+
+def optional_checksum(content: dict[str, Any], key: str) -> str | None:
+    """Checksum from an index, which earlier versions did not write."""
+    return None if content.get(key) is None else checksum(content[key])
 
 
 def temporary(path: Path) -> Path:
@@ -425,6 +434,7 @@ def index_bytes(checkpoint: Checkpoint) -> bytes:
         "frames": checkpoint.frames,
         "rows_bytes": checkpoint.rows_bytes,
         "rows_sha256": checkpoint.rows_sha256,
+        "config_sha256": checkpoint.config_sha256,
         "replay": {"start": checkpoint.replay.start, "end": checkpoint.replay.end},
         "seeds": checkpoint.row_shape[0],
         "row_dim": checkpoint.row_shape[1],
@@ -457,7 +467,8 @@ def read_index(run: Path, frames: int) -> Checkpoint:
         frames=count(content, "frames"),
         host=host,
         rows_bytes=count(content, "rows_bytes"),
-        rows_sha256=checksum(content["rows_sha256"]) if content.get("rows_sha256") else None,
+        rows_sha256=optional_checksum(content, "rows_sha256"),
+        config_sha256=optional_checksum(content, "config_sha256"),
         replay=Segment(count(replay, "start"), count(replay, "end")),
         row_shape=(count(content, "seeds"), count(content, "row_dim")),
         files={plain_name(name, path): parsed_record(entry) for name, entry in files.items()},
@@ -478,14 +489,15 @@ def checked_content(path: Path) -> dict[str, Any]:
         raise DamageError(f"{INDEX}: not JSON") from error
     if not isinstance(content, dict):
         raise DamageError(f"{INDEX}: content")
+    claimed = content.pop("sha256", None)
+    # Before the format is believed: a number with a flipped bit is damage, not another version.
+    if claimed != content_checksum(content):
+        raise DamageError(f"{INDEX}: checksum")
     if content.get("format") != FORMAT:
         raise UserError(
             f"{path} has checkpoint format {content.get('format')!r:.20}; "
             f"this version of fastr reads format {FORMAT}."
         )
-    claimed = content.pop("sha256", None)
-    if claimed != content_checksum(content):
-        raise DamageError(f"{INDEX}: checksum")
     return content
 
 

@@ -124,7 +124,9 @@ class Trainer:
         if frames % self.config.eval_frames == 0:
             self.start_evaluation(frames)
         every = self.config.checkpoint_frames
-        if every and frames and frames % every == 0:
+        # The last one waits for the last evaluation: a run that has it lacks nothing.
+        last = self.host.next_step == self.config.agent_steps
+        if every and frames and frames % every == 0 and not last:
             self.check_health()
             self.save()
 

@@ -1,7 +1,7 @@
 """A small environment that breaks when told to: fault_envs:Spring-v0.
 
-FASTR_FAULT holds {"kind": ..., "stream": "train" or "evaluate", "step": n}: at its n-th step of that
-stream in this process, the environment fails in that way. A resume without the variable is well.
+FASTR_FAULT holds {"kind": ..., "stream": "train" or "evaluate", "step": n}: at its n-th step of
+that stream in this process, the environment fails in that way. Without the variable all is well.
 """
 
 import json

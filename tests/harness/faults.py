@@ -36,6 +36,8 @@ from victims import (  # noqa: E402
     FRAMES,
     PATIENCE_SECONDS,
     SEEDS,
+    TRAIN,
+    WELL,
     Child,
     Result,
     Setting,
@@ -48,7 +50,7 @@ PER_RUN = 6
 """Faults in the life of one run."""
 
 
-class Missed(Exception):
+class Missed(Exception):  # noqa: N818
     """The run ended before the fault struck: it does not count."""
 
 
@@ -204,22 +206,17 @@ def truncated(victim, rng, entry):
 
 @fault("bit-flipped checkpoint file")
 def flipped(victim, rng, entry):
-    def flip(content: bytes, at: int) -> bytes:
-        return content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
+    damaged(victim, rng, entry, lambda content, at: with_flip(content, at, rng))
 
-    damaged(victim, rng, entry, flip)
+
+def with_flip(content: bytes, at: int, rng: random.Random) -> bytes:
+    """One bit of one byte the other way round."""
+    return content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
 
 
 def damaged(victim, rng, entry, change) -> None:
     """Change a file of the newest checkpoint of a run at rest: the one before is used and named."""
-    if len(victim.checkpoints()) < 2:
-        child = victim.launch()
-        wait_for(lambda: len(victim.checkpoints()) >= 2 or not child.running())
-        child.ask_to_stop(group=False)
-        child.wait()
-    if victim.ended():
-        raise Missed
-    older, newest = victim.checkpoints()[-2:]
+    older, newest = at_rest(victim)
     index = {path: json.loads((path / "index.json").read_bytes()) for path in (older, newest)}
     own = [name for name in index[newest]["files"] if name not in index[older]["files"]]
     rows_from = index[older]["rows_bytes"], index[newest]["rows_bytes"]
@@ -232,9 +229,41 @@ def damaged(victim, rng, entry, change) -> None:
     first, last = rows_from if path.name == "rows.jsonl" else (0, len(content))
     path.write_bytes(change(content, rng.randrange(first, last)))
     entry.detail = path.name if path.parent.name != "replay" else "replay segment"
-    if entry.detail == "index.json" and b'"format"' not in path.read_bytes():
-        entry.detail = "index.json"
     victim.damage = f"{newest.name} is damaged"
+
+
+def at_rest(victim: Victim) -> list[Path]:
+    """The newest two checkpoints of a run that nobody writes to."""
+    if len(victim.checkpoints()) < 2 or victim.damage:
+        child = victim.launch()
+        wait_for(lambda: len(victim.checkpoints()) >= 2 or not child.running())
+        child.ask_to_stop(group=False)
+        expect(child.wait() == 0, child.said())
+    if victim.ended():
+        raise Missed
+    return victim.checkpoints()[-2:]
+
+
+@fault("damage beyond both checkpoints")
+def beyond_repair(victim, rng, entry):
+    """What both checkpoints need is damaged: the run is refused, and goes on once it is mended."""
+    older, _ = at_rest(victim)
+    index = json.loads((older / "index.json").read_bytes())
+    segments = [victim.path / "replay" / name for name in index["files"] if name[0] == "0"]
+    choices = {"config.json": victim.path / "config.json", "replay segment": rng.choice(segments)}
+    if index["rows_bytes"]:
+        choices["rows.jsonl"] = victim.path / "rows.jsonl"
+    entry.detail, path = rng.choice(list(choices.items()))
+    content = path.read_bytes()
+    at = rng.randrange(min(len(content), index["rows_bytes"] or len(content)))
+    path.write_bytes(
+        content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
+    )
+    says = "no usable checkpoint.*checksum"
+    if path.name == "config.json":
+        says = "config.json is not"
+    check_ended(victim.launch(), 2, says)
+    path.write_bytes(content)
 
 
 @fault("second process on the run")
@@ -243,8 +272,8 @@ def second_process(victim, rng, entry):
     under_way(victim, child, rng)
     entry.detail = rng.choice(["resume", "train"])
     resume = ["resume", str(victim.path)]
-    command = resume if entry.detail == "resume" else victim_train(victim)
-    second = Child(command, victim.logs / "second.log", Setting())
+    command = resume if entry.detail == "resume" else [*TRAIN, "--out", str(victim.path)]
+    second = Child(command, victim.logs / "second.log", WELL)
     try:
         code, said = second.wait(), second.said()
         if "in use by process" not in said and not child.running():
@@ -254,12 +283,6 @@ def second_process(victim, rng, entry):
     finally:
         child.ask_to_stop(group=False)
         expect(child.wait() == 0, f"the first one suffered: {child.said()}")
-
-
-def victim_train(victim: Victim) -> list[str]:
-    from victims import OPTIONS, TASK
-
-    return ["train", TASK, *OPTIONS, "--out", str(victim.path)]
 
 
 @fault("worker killed")

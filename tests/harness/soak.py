@@ -17,27 +17,30 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-OPTIONS = (
-    "--method td3 --preset quick --hidden-dim 8 --batch-size 16 --frame-skip 1 --seeds 3 "
-    "--random-frames 100 --eval-frames 5000 --eval-episodes 2 --checkpoint-frames 10000 "
-    "--replay-capacity 20000"
-).split()
+OPTIONS = {
+    "method": "td3",
+    "preset": "quick",
+    "hidden-dim": 8,
+    "batch-size": 16,
+    "seeds": 3,
+    "frame-skip": 1,
+    "random-frames": 100,
+    "eval-frames": 5_000,
+    "eval-episodes": 2,
+    "checkpoint-frames": 10_000,
+    "replay-capacity": 20_000,
+}
 COLUMNS = (
-    "agent_steps",
-    "seconds",
-    "rss_mib",
-    "workers_rss_mib",
-    "handles",
-    "threads",
-    "step_ms",
-    "cpu_ms",
+    *("agent_steps", "seconds", "rss_mib", "workers_rss_mib"),
+    *("handles", "threads", "step_ms", "cpu_ms"),
 )
 MIB = 2**20
 
 
 def start(steps: int, out: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "fastr.cli", "train", "fault_envs:Spring-v0", *OPTIONS]
-    command += ["--frames", str(steps), "--out", str(out)]
+    command = [sys.executable, "-m", "fastr.cli", "train", "fault_envs:Spring-v0"]
+    for name, value in (OPTIONS | {"frames": steps, "out": out}).items():
+        command += [f"--{name}", str(value)]
     paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"JAX_PLATFORMS": "cpu"} | os.environ | {"PYTHONPATH": paths}
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)

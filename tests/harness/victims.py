@@ -24,12 +24,27 @@ from fastr.runs import RunDirectory
 
 SEEDS = (3, 7)
 FRAMES, EVERY = 1_200, 60
-OPTIONS = (
-    "--method td3 --preset quick --hidden-dim 8 --batch-size 16 --frame-skip 1 --random-frames 50 "
-    f"--frames {FRAMES} --eval-frames 300 --eval-episodes 1 --checkpoint-frames {EVERY}"
-).split() + ["--seeds", *map(str, SEEDS)]
+PROTOCOL = {
+    "method": "td3",
+    "preset": "quick",
+    "hidden-dim": 8,
+    "batch-size": 16,
+    "frame-skip": 1,
+    "random-frames": 50,
+    "frames": FRAMES,
+    "eval-frames": 300,
+    "eval-episodes": 1,
+    "checkpoint-frames": EVERY,
+}
 TASK = "fault_envs:Spring-v0"
 PATIENCE_SECONDS = 8.0
+TRAIN = [
+    "train",
+    TASK,
+    *(word for name, value in PROTOCOL.items() for word in (f"--{name}", str(value))),
+    "--seeds",
+    *map(str, SEEDS),
+]
 START_SECONDS = 240.0
 """A machine with much else to do starts processes slowly; nothing that takes longer is alive."""
 CONTEXT = multiprocessing.get_context("fork")
@@ -47,6 +62,9 @@ class Setting:
     """Root obeys the permissions of directories."""
     clock: float | None = None
     """time.time jumps by this many seconds, back and forth."""
+
+
+WELL = Setting()
 
 
 class Child:
@@ -164,7 +182,7 @@ class Victim:
         self.damage: str | None = None
         """What the next launch must say about a damaged checkpoint."""
 
-    def launch(self, setting: Setting = Setting()) -> Child:
+    def launch(self, setting: Setting = WELL) -> Child:
         """Begin it or go on with it."""
         self.launches += 1
         patience = ["--patience", str(PATIENCE_SECONDS)] if setting.fault else []
@@ -181,7 +199,7 @@ class Victim:
     def command(self) -> list[str]:
         if (self.path / "config.json").exists():
             return ["resume", str(self.path)]
-        return ["train", TASK, *OPTIONS, "--out", str(self.path)]
+        return [*TRAIN, "--out", str(self.path)]
 
     def checkpoints(self) -> list[Path]:
         return sorted(self.path.glob("checkpoints/0*"))
