@@ -176,20 +176,11 @@ def test_misuse_is_refused_at_once(counts):
         ("exit", "seed 8 died: its process ended with exit code 7"),
         ("kill", "seed 8 died: it was killed by SIGKILL"),
         ("hang", r"seed 8 was silent for 1\.\d seconds"),
-        (
-            "raise",
-            r"step 3 of episode 0: ValueError: the wheel came off \(.*toy_envs.py, line \d+\)",
-        ),
-        (
-            "state",
-            "seed 8 failed at agent step 3 of episode 0: the state is not finite: its number 1 is nan",
-        ),
-        (
-            "overflow",
-            "seed 8 failed at agent step 3 of episode 0: the state is not finite: its number 2 is inf",
-        ),
-        ("large", "seed 8 failed at agent step 3 of episode 0: the reward is 1e\\+300"),
-        ("reward", "seed 8 failed at agent step 3 of episode 0: the reward is -inf"),
+        ("raise", r"failed at STEP: ValueError: the wheel came off \(.*toy_envs.py, line \d+\)"),
+        ("state", "seed 8 failed at STEP: the state is not finite: its number 1 is nan"),
+        ("overflow", "seed 8 failed at STEP: the state is not finite: its number 2 is inf"),
+        ("large", r"seed 8 failed at STEP: the reward is 1e\+300"),
+        ("reward", "seed 8 failed at STEP: the reward is -inf"),
     ],
 )
 def test_a_failed_worker_says_which_and_why(fault, says):
@@ -199,7 +190,7 @@ def test_a_failed_worker_says_which_and_why(fault, says):
         start = time.monotonic()
         pool.send(np.array([[0.0], [FAULTS.index(fault) / 10]], np.float32))
         assert time.monotonic() - start < 0.5  # whatever the worker does, sending does not wait
-        with pytest.raises(WorkerError, match=says):
+        with pytest.raises(WorkerError, match=says.replace("STEP", "agent step 3 of episode 0")):
             pool.receive()
         start, processes = time.monotonic(), workers(pool)
         pool.close()

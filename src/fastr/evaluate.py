@@ -33,6 +33,8 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 # Between two looks at the workers while their returns are waited for.
 LOOK_SECONDS = 0.5
+END_SECONDS = 5.0
+DEATH = "A process that plays evaluations died"
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,13 @@ class Evaluation:
     """Episodes under way: one future of returns per chunk, for each seed."""
 
     chunks: list[list[Future]]
-    look: Callable[[], None]
-    """Raises WorkerError if a worker is stuck or dead."""
+    evaluator: "Evaluator"
 
     def done(self) -> bool:
         """Whether the returns can be had without waiting; WorkerError if they never will be."""
         if all(chunk.done() for chunks in self.chunks for chunk in chunks):
             return True
-        self.look()
+        self.evaluator.look()
         return False
 
     def returns(
@@ -62,7 +63,7 @@ class Evaluation:
             ended, waiting = wait(waiting, LOOK_SECONDS, return_when=FIRST_COMPLETED)
             for chunk in ended:
                 advance(len(self.result(chunk)))
-            self.look()
+            self.evaluator.look()
         return np.array([[r for chunk in chunks for r in chunk.result()] for chunks in self.chunks])
 
     def result(self, chunk: Future) -> list[float]:
@@ -70,8 +71,7 @@ class Evaluation:
         try:
             return chunk.result()
         except BrokenProcessPool:
-            self.look()
-            raise WorkerError("A process that plays evaluations died.") from None
+            raise self.evaluator.death() from None
 
 
 class Evaluator:
@@ -104,7 +104,7 @@ class Evaluator:
         pulses = {pulse.process: pulse for pulse in self.pulses.all()}
         for process in self.processes:
             if process.exitcode is not None:
-                raise WorkerError(death(pulses.get(process.pid or 0), process.exitcode))
+                raise WorkerError(obituary(pulses.get(process.pid or 0), process.exitcode))
         for pulse in pulses.values():
             if (seconds := pulse.silent_seconds()) > self.patience_seconds:
                 raise WorkerError(
@@ -115,17 +115,31 @@ class Evaluator:
         if waited > max(START_SECONDS, self.patience_seconds) and not self.ready[0].done():
             raise WorkerError(f"The evaluations have not started for {waited:.0f} seconds.")
 
+    def death(self) -> WorkerError:
+        """Who died, and of what, as soon as the system tells."""
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                self.look()
+            except WorkerError as error:
+                return error
+            time.sleep(0.01)
+        return WorkerError(f"{DEATH}.")
+
     def submit(
         self, policies: Sequence[Leaves], seeds: Sequence[int], episodes: range
     ) -> Evaluation:
         """Start these episodes of every seed, each with the leaves of its own policy."""
         share = max(1, -(-len(episodes) * len(seeds) // self.workers))
         parts = [episodes[i : i + share] for i in range(0, len(episodes), share)]
-        chunks = [
-            [self.executor.submit(_play, leaves, seed, part) for part in parts]
-            for leaves, seed in zip(policies, seeds, strict=True)
-        ]
-        return Evaluation(chunks, self.look)
+        try:
+            chunks = [
+                [self.executor.submit(_play, leaves, seed, part) for part in parts]
+                for leaves, seed in zip(policies, seeds, strict=True)
+            ]
+        except BrokenProcessPool:
+            raise self.death() from None
+        return Evaluation(chunks, self)
 
     def close(self) -> None:
         """End the workers, dropping episodes under way."""
@@ -146,10 +160,10 @@ def evaluation_workers(seeds: int, episodes: int) -> int:
     return max(1, min(seeds * episodes, (os.cpu_count() or 1) - seeds - 1))
 
 
-def death(pulse: Pulse | None, code: int | None) -> str:
+def obituary(pulse: Pulse | None, code: int | None) -> str:
     """What became of a worker, and during what."""
     if pulse is None or not pulse.moment:
-        return f"A process that plays evaluations died: {how_it_ended(code)}."
+        return f"{DEATH}: {how_it_ended(code)}."
     return f"The evaluation of seed {pulse.seed} died at {pulse.place}: {how_it_ended(code)}."
 
 
