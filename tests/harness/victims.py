@@ -22,8 +22,8 @@ from pathlib import Path
 from fastr import cli
 from fastr.runs import RunDirectory
 
-SEEDS = (3, 7)
-FRAMES, EVERY = 1_200, 60
+SEEDS = (3,)
+FRAMES, EVERY = 900, 45
 PROTOCOL = {
     "method": "td3",
     "preset": "quick",
@@ -181,9 +181,15 @@ class Victim:
         self.launches = 0
         self.damage: str | None = None
         """What the next launch must say about a damaged checkpoint."""
+        self.running: Child | None = None
+        """A process that a fault has left at work, for the next one."""
 
     def launch(self, setting: Setting = WELL) -> Child:
-        """Begin it or go on with it."""
+        """Begin it or go on with it, or take over the process that is at work on it."""
+        if setting is WELL and self.running and self.running.running():
+            child, self.running = self.running, None
+            return child
+        self.rest()
         self.launches += 1
         patience = ["--patience", str(PATIENCE_SECONDS)] if setting.fault else []
         log = self.logs / f"{self.path.name}-{self.launches:02d}.log"
@@ -195,6 +201,13 @@ class Victim:
                 raise AssertionError(f"{log}: nothing about {self.damage!r}: {child.said()}")
             self.damage = None
         return child
+
+    def rest(self) -> None:
+        """Nobody is at work on it any more."""
+        if self.running:
+            self.running.ask_to_stop(group=False)
+            code, said, self.running = self.running.wait(), self.running.said(), None
+            assert code == 0, f"exit code {code}: {said}"
 
     def command(self) -> list[str]:
         if (self.path / "config.json").exists():
@@ -237,7 +250,7 @@ def rising_seconds(path: Path) -> bool:
     return all(a <= b for a, b in zip([0.0, *seconds], seconds, strict=False))
 
 
-def wait_for(condition, seconds: float = START_SECONDS, pause: float = 0.002) -> bool:
+def wait_for(condition, seconds: float = START_SECONDS, pause: float = 0.01) -> bool:
     """Whether the condition comes true within this time."""
     deadline = time.monotonic() + seconds
     while not (true := condition()) and time.monotonic() < deadline:
