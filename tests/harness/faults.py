@@ -294,6 +294,8 @@ def worker_killed(victim, rng, entry):
     child = victim.launch()
     under_way(victim, child, rng)
     workers = child.workers()
+    if len(workers) < len(SEEDS) + 1:
+        ended_first(victim, child)
     expect(len(workers) == len(SEEDS) + 1, f"{len(workers)} workers")
     with contextlib.suppress(ProcessLookupError):
         os.kill(rng.choice(workers), 9)

@@ -142,16 +142,17 @@ def train_and_draw(
     from fastr.train import train
 
     trackings = trackers(track, writer.path, writer.config)
-    with TrainingProgress(config) as progress, stop_requests() as stopped:
-        listeners = (progress, *trackings)
-        try:
-            train(
-                config, writer, checkpoint,
-                listeners=listeners, stopped=stopped, patience=patience,
-            )  # fmt: skip
-        except WorkerError as error:
-            raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error
-    draw(config, writer)
+    with stop_requests() as stopped:
+        with TrainingProgress(config) as progress:
+            listeners = (progress, *trackings)
+            try:
+                train(
+                    config, writer, checkpoint,
+                    listeners=listeners, stopped=stopped, patience=patience,
+                )  # fmt: skip
+            except WorkerError as error:
+                raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error
+        draw(config, writer)
 
 
 def draw(config: TrainConfig, writer: RunWriter) -> None:
