@@ -261,8 +261,10 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     script.write_text(
         "import multiprocessing, time\n"
         "from fastr.pool import EnvPool\n"
-        "pool = EnvPool('toy_envs:Count-v0', 1, (0, 1))\n"
+        "import numpy as np\n"
+        "pool = EnvPool('toy_envs:Faulty-v0', 1, (0, 1))\n"
         "pool.reset([0, 0])\n"
+        "pool.send(np.float32([[0.0], [0.3]]))\n"  # the second one hangs: see toy_envs.FAULTS
         "print(*[p.pid for p in multiprocessing.active_children()], flush=True)\n"
         "time.sleep(60)\n"
     )

@@ -19,7 +19,13 @@ from jaxtyping import Bool, Float32
 from fastr import envs
 from fastr.envs import Environment, episode_seed
 from fastr.errors import RunError, UserError
-from fastr.processes import PATIENCE_SECONDS, START_SECONDS, how_it_ended, light_start
+from fastr.processes import (
+    PATIENCE_SECONDS,
+    START_SECONDS,
+    end_with_parent,
+    how_it_ended,
+    light_start,
+)
 from fastr.spec import EnvSpec
 
 _STEP, _RESTORE = 0, 1
@@ -235,6 +241,8 @@ def _work(connection: Connection, task: str, frame_skip: int, seed: int) -> None
     """Run a worker process: load the environment, then serve until the parent hangs up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    # Between two steps a closed pipe says the same; this one also ends a simulator that is stuck.
+    end_with_parent()
     try:
         environment = envs.load(task, frame_skip)
     except Exception as error:
