@@ -70,7 +70,9 @@ def expect(condition: object, problem: str) -> None:
 
 def under_way(victim: Victim, child: Child, rng: random.Random) -> None:
     """Wait until the run has come some way further; Missed if it ends on that way."""
-    goal = min(victim.frames() + EVERY * rng.randint(1, 5), FRAMES - EVERY)
+    now = victim.frames()
+    # One checkpoint more than before at least: until then it may not have begun.
+    goal = max(now + EVERY, min(now + EVERY * rng.randint(1, 5), FRAMES - EVERY))
     wait_for(lambda: victim.frames() >= goal or not child.running())
     time.sleep(rng.uniform(0.0, 0.15))
     if not child.running():
