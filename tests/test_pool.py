@@ -238,11 +238,14 @@ def test_workers_leave_interrupts_to_the_parent(counts):
         os.kill(process, signal.SIGTERM)  # a batch system's, to the whole group
     time.sleep(0.05)
     assert len(rollout(counts, actions(counts, 3))) == 3
-    # Blocked from its first instruction on, while it is still importing.
-    status = pathlib.Path(f"/proc/{workers(counts)[0]}/status").read_text()
+
+
+def blocks_interrupts(process_id: int) -> bool:
+    """Blocked from its first instruction on, while it is still importing."""
+    status = pathlib.Path(f"/proc/{process_id}/status").read_text()
     blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        assert int(blocked.split()[1], 16) >> (number - 1) & 1
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    return all(int(blocked.split()[1], 16) >> (number - 1) & 1 for number in numbers)
 
 
 def test_workers_are_light():
@@ -279,6 +282,8 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     processes = [int(word) for word in parent.stdout.readline().split()]
     assert len(processes) == 2
     assert not any(gone(process) for process in processes)
+    # Also the very first one that a process starts.
+    assert all(blocks_interrupts(process) for process in processes)
     parent.kill()
     output, errors = parent.communicate(timeout=10)
     assert (output, errors) == ("", "")

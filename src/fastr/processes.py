@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 
 # One core per worker: threads for its small matrices would only fight over the others.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -25,6 +26,9 @@ def light_start(**environment: str) -> Iterator[None]:
     # Spawn runs the parent's main module again in the child. That would import JAX there, and
     # would start the training again from a script that does not guard its main part.
     main = sys.modules["__main__"]
+    # The first process spawned starts multiprocessing's tracker, which lets the signals below
+    # through again: that has to be over before they are blocked.
+    resource_tracker.ensure_running()
     # Ctrl-C, and the SIGTERM of a batch system, reach the whole process group: the parent saves and
     # needs its workers for that, so they must not answer even while they are importing.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
