@@ -176,10 +176,11 @@ def test_misuse_is_refused_at_once(counts):
         ("exit", "seed 8 died: its process ended with exit code 7"),
         ("kill", "seed 8 died: it was killed by SIGKILL"),
         ("hang", r"seed 8 was silent for 1\.\d seconds"),
-        ("raise", r"seed 8 failed: ValueError: the wheel came off \(.*toy_envs.py, line \d+\)"),
-        ("state", "seed 8 failed: .*the state is not finite: its number 1 is nan"),
-        ("overflow", "seed 8 failed: .*the state is not finite: its number 2 is inf"),
-        ("reward", "seed 8 failed: .*the reward is -inf"),
+        ("raise", r"failed at STEP: ValueError: the wheel came off \(.*toy_envs.py, line \d+\)"),
+        ("state", "seed 8 failed at STEP: the state is not finite: its number 1 is nan"),
+        ("overflow", "seed 8 failed at STEP: the state is not finite: its number 2 is inf"),
+        ("large", r"seed 8 failed at STEP: the reward is 1e\+300"),
+        ("reward", "seed 8 failed at STEP: the reward is -inf"),
     ],
 )
 def test_a_failed_worker_says_which_and_why(fault, says):
@@ -189,7 +190,7 @@ def test_a_failed_worker_says_which_and_why(fault, says):
         start = time.monotonic()
         pool.send(np.array([[0.0], [FAULTS.index(fault) / 10]], np.float32))
         assert time.monotonic() - start < 0.5  # whatever the worker does, sending does not wait
-        with pytest.raises(WorkerError, match=says):
+        with pytest.raises(WorkerError, match=says.replace("STEP", "agent step 3 of episode 0")):
             pool.receive()
         start, processes = time.monotonic(), workers(pool)
         pool.close()
@@ -234,12 +235,17 @@ def test_workers_leave_interrupts_to_the_parent(counts):
     counts.reset([0, 0])
     for process in workers(counts):
         os.kill(process, signal.SIGINT)
+        os.kill(process, signal.SIGTERM)  # a batch system's, to the whole group
     time.sleep(0.05)
     assert len(rollout(counts, actions(counts, 3))) == 3
-    # Blocked from its first instruction on, while it is still importing.
-    status = pathlib.Path(f"/proc/{workers(counts)[0]}/status").read_text()
+
+
+def blocks_interrupts(process_id: int) -> bool:
+    """Blocked from its first instruction on, while it is still importing."""
+    status = pathlib.Path(f"/proc/{process_id}/status").read_text()
     blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
-    assert int(blocked.split()[1], 16) >> (signal.SIGINT - 1) & 1
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    return all(int(blocked.split()[1], 16) >> (number - 1) & 1 for number in numbers)
 
 
 def test_workers_are_light():
@@ -258,8 +264,10 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     script.write_text(
         "import multiprocessing, time\n"
         "from fastr.pool import EnvPool\n"
-        "pool = EnvPool('toy_envs:Count-v0', 1, (0, 1))\n"
+        "import numpy as np\n"
+        "pool = EnvPool('toy_envs:Faulty-v0', 1, (0, 1))\n"
         "pool.reset([0, 0])\n"
+        "pool.send(np.float32([[0.0], [0.3]]))\n"  # the second one hangs: see toy_envs.FAULTS
         "print(*[p.pid for p in multiprocessing.active_children()], flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -274,6 +282,8 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     processes = [int(word) for word in parent.stdout.readline().split()]
     assert len(processes) == 2
     assert not any(gone(process) for process in processes)
+    # Also the very first one that a process starts.
+    assert all(blocks_interrupts(process) for process in processes)
     parent.kill()
     output, errors = parent.communicate(timeout=10)
     assert (output, errors) == ("", "")

@@ -742,6 +742,36 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(run, victim, kind)
     assert names(run / "checkpoints") == ["000000050", "000000090"]
 
 
+@pytest.mark.parametrize(("victim", "says"), [
+    ("rows.jsonl", "no usable checkpoint: .*rows.jsonl: checksum"),
+    ("config.json", "config.json is not what it was when checkpoint 000000090 was made"),
+])  # fmt: skip
+def test_a_digit_that_turned_into_another_is_noticed(run, victim, says):
+    """A file that still parses but no longer says what was measured, or what was asked for."""
+    content = (run / victim).read_text()
+    digit = next(i for i, letter in enumerate(content) if letter.isdigit())
+    flipped = chr(ord(content[digit]) ^ 1)
+    (run / victim).write_text(content[:digit] + flipped + content[digit + 1 :])
+    with pytest.raises(UserError, match=says):
+        RunWriter.resume(run)
+    (run / victim).write_text(content)
+    writer, checkpoint = RunWriter.resume(run)
+    writer.close()
+    assert checkpoint.frames == 90
+
+
+def test_a_flipped_bit_in_the_format_is_damage(run):
+    index = run / "checkpoints" / "000000090" / "index.json"
+    index.write_bytes(index.read_bytes().replace(b'"format": 2', b'"format": 3'))
+    assert RunDirectory.open(run).latest().frames == 50
+
+
+def test_indices_of_earlier_versions_lack_two_checksums(run):
+    for frames in (50, 90):
+        rewrite_index(run, frames, rows_sha256=None, config_sha256=None)
+    assert RunDirectory.open(run).latest().frames == 90
+
+
 def test_a_dead_branch_is_replaced(run):
     state = run / "checkpoints" / "000000090" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1])

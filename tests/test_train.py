@@ -208,6 +208,17 @@ def test_killed_before_the_first_checkpoint_starts_again(tmp_path, uninterrupted
     assert_same_end(path, uninterrupted)
 
 
+def test_a_last_checkpoint_means_that_the_last_evaluation_is_recorded(tmp_path, uninterrupted):
+    """Killed between the two, a run would look finished and lack its most important rows."""
+    config = tiny(checkpoint_frames=250)
+    path = tmp_path / "late"
+    with pytest.raises(Killed), start(config, path) as writer:
+        train(config, writer, listeners=(kill_at(500),))
+    assert RunDirectory.open(path).latest().frames == 250
+    resume(path)
+    assert_same_end(path, uninterrupted)
+
+
 def test_sigkill_of_the_whole_process_loses_nothing(tmp_path, uninterrupted):
     path = tmp_path / "sigkill"
     with start(tiny(), path):

@@ -98,10 +98,12 @@ class Faulty(Count):
             observation[2] = 1e300
         if fault == "reward":
             reward = -np.inf
+        if fault == "large":
+            reward = 1e300
         return observation, reward, over, truncated, information
 
 
-FAULTS = ["none", "exit", "kill", "hang", "raise", "state", "overflow", "reward"]
+FAULTS = ["none", "exit", "kill", "hang", "raise", "state", "overflow", "reward", "large"]
 
 
 class FaultyStart(Count):

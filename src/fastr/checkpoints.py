@@ -25,6 +25,7 @@ FORMAT = 2
 """1 had all parameters of a network in one vector, and no evaluation under way."""
 INDEX = "index.json"
 ROWS = "rows.jsonl"
+CONFIG = "config.json"
 STATE = "state.safetensors"
 # safetensors writes through its own ".tmpXXXXXX" files, so this prefix finds those leftovers too.
 TEMPORARY = ".tmp"
@@ -107,6 +108,10 @@ class Checkpoint:
     host: dict[str, Any]
     rows_bytes: int
     """The size of rows.jsonl when the checkpoint was made."""
+    rows_sha256: str | None
+    """The checksum of rows.jsonl then; runs of earlier versions have none."""
+    config_sha256: str | None
+    """The checksum of config.json then, likewise."""
     replay: Segment
     row_shape: tuple[int, int]
     """Seeds and numbers in one replay row."""
@@ -142,6 +147,8 @@ class Checkpoint:
         rows = self.run / ROWS
         if (rows.stat().st_size if rows.is_file() else 0) < self.rows_bytes:
             raise DamageError(f"{ROWS}: shorter than recorded")
+        if self.rows_sha256 not in (None, rows_checksum(self.run, self.rows_bytes)):
+            raise DamageError(f"{ROWS}: checksum")
         for name, record in self.files.items():
             path = self.location(name)
             if not path.is_file():
@@ -291,6 +298,8 @@ def write_checkpoint(
         frames=snapshot.frames,
         host=snapshot.host,
         rows_bytes=rows_bytes,
+        rows_sha256=rows_checksum(run, rows_bytes),
+        config_sha256=file_record(run / CONFIG).sha256,
         replay=snapshot.replay,
         row_shape=snapshot.row_shape,
         files=files,
@@ -345,6 +354,22 @@ def file_record(path: Path) -> FileRecord:
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return FileRecord(file.tell(), sha256)
+
+
+def rows_checksum(run: Path, size: int) -> str:
+    """Checksum of the first bytes of rows.jsonl, all of them measured before a checkpoint."""
+    digest = hashlib.sha256()
+    if size:
+        with (run / ROWS).open("rb") as file:
+            while piece := file.read(min(size, 2**20)):
+                digest.update(piece)
+                size -= len(piece)
+    return digest.hexdigest()
+
+
+def optional_checksum(content: dict[str, Any], key: str) -> str | None:
+    """Checksum from an index, which earlier versions did not write."""
+    return None if content.get(key) is None else checksum(content[key])
 
 
 def temporary(path: Path) -> Path:
@@ -412,6 +437,8 @@ def index_bytes(checkpoint: Checkpoint) -> bytes:
         "format": FORMAT,
         "frames": checkpoint.frames,
         "rows_bytes": checkpoint.rows_bytes,
+        "rows_sha256": checkpoint.rows_sha256,
+        "config_sha256": checkpoint.config_sha256,
         "replay": {"start": checkpoint.replay.start, "end": checkpoint.replay.end},
         "seeds": checkpoint.row_shape[0],
         "row_dim": checkpoint.row_shape[1],
@@ -444,6 +471,8 @@ def read_index(run: Path, frames: int) -> Checkpoint:
         frames=count(content, "frames"),
         host=host,
         rows_bytes=count(content, "rows_bytes"),
+        rows_sha256=optional_checksum(content, "rows_sha256"),
+        config_sha256=optional_checksum(content, "config_sha256"),
         replay=Segment(count(replay, "start"), count(replay, "end")),
         row_shape=(count(content, "seeds"), count(content, "row_dim")),
         files={plain_name(name, path): parsed_record(entry) for name, entry in files.items()},
@@ -464,14 +493,15 @@ def checked_content(path: Path) -> dict[str, Any]:
         raise DamageError(f"{INDEX}: not JSON") from error
     if not isinstance(content, dict):
         raise DamageError(f"{INDEX}: content")
+    claimed = content.pop("sha256", None)
+    # Before the format is believed: a number with a flipped bit is damage, not another version.
+    if claimed != content_checksum(content):
+        raise DamageError(f"{INDEX}: checksum")
     if content.get("format") != FORMAT:
         raise UserError(
             f"{path} has checkpoint format {content.get('format')!r:.20}; "
             f"this version of fastr reads format {FORMAT}."
         )
-    claimed = content.pop("sha256", None)
-    if claimed != content_checksum(content):
-        raise DamageError(f"{INDEX}: checksum")
     return content
 
 
@@ -487,10 +517,14 @@ def parsed_record(entry: object) -> FileRecord:
     """File's size and checksum, from an index."""
     if not isinstance(entry, dict):
         raise DamageError(f"{INDEX}: files")
-    sha256 = entry.get("sha256")
-    if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
+    return FileRecord(count(entry, "bytes"), checksum(entry.get("sha256")))
+
+
+def checksum(value: object) -> str:
+    """Checksum from an index."""
+    if not isinstance(value, str) or not SHA256.fullmatch(value):
         raise DamageError(f"{INDEX}: sha256")
-    return FileRecord(count(entry, "bytes"), sha256)
+    return value
 
 
 def plain_name(name: str, index: Path) -> str:

@@ -48,6 +48,7 @@ _FRAMES_WITHOUT_LIMIT = 1_000
 _TALLEST, _WIDEST = 1_080, 1_920
 # MuJoCo's mjMAXVAL, which dm_control reports as the bound of an actuator that has none.
 _UNLIMITED = 1e10
+_LARGEST = float(np.finfo(np.float32).max)
 _DISABLED = ("disable", "disabled", "off", "false", "0")
 _GYM_NAME = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*:)?([\w-]+/)?[\w.-]+")
 _STREAMS = ("train", "evaluate")
@@ -101,6 +102,26 @@ class Robot(NamedTuple):
     model: Any
     data: Any
     observe: Callable[[], Float32[np.ndarray, " state"]]
+
+
+class NotFiniteError(ArithmeticError):
+    """A reward or a state that would poison everything learned from it; says which and what."""
+
+
+def finite_step(step: Step) -> Step:
+    """The step itself; NotFiniteError if its reward or its next state is not finite."""
+    if not abs(step.reward) <= _LARGEST:
+        raise NotFiniteError(f"the reward is {step.reward}, not a finite number in float32")
+    finite_state(step.next_state)
+    return step
+
+
+def finite_state(state: Float32[np.ndarray, " state"]) -> Float32[np.ndarray, " state"]:
+    """The state itself; NotFiniteError if one of its numbers is not finite."""
+    if not np.isfinite(state).all():
+        where = np.flatnonzero(~np.isfinite(state))[0]
+        raise NotFiniteError(f"the state is not finite: its number {where} is {state[where]}")
+    return state
 
 
 class Environment(abc.ABC):

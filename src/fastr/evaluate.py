@@ -4,21 +4,38 @@ The workers run the policy with JAX on the CPU, one thread each, so that evaluat
 for the accelerator nor delays it.
 """
 
+import multiprocessing
 import os
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from fastr.envs import Environment, episode_seed, load
-from fastr.processes import end_with_parent, light_start, usable_cores
+from fastr.envs import Environment, episode_seed, finite_state, finite_step, load
+from fastr.pool import WorkerError, described
+from fastr.processes import (
+    PATIENCE_SECONDS,
+    START_SECONDS,
+    end_with_parent,
+    how_it_ended,
+    light_start,
+    usable_cores,
+)
+from fastr.pulses import Pulse, Pulses
 
 Leaves = Sequence[np.ndarray]
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+
+# Between two looks at the workers while their returns are waited for.
+LOOK_SECONDS = 0.5
+END_SECONDS = 5.0
+DEATH = "A process that plays evaluations died"
 
 
 @dataclass(frozen=True)
@@ -26,27 +43,89 @@ class Evaluation:
     """Episodes under way: one future of returns per chunk, for each seed."""
 
     chunks: list[list[Future]]
+    evaluator: "Evaluator"
 
     def done(self) -> bool:
-        """Whether the returns can be had without waiting."""
-        return all(chunk.done() for chunks in self.chunks for chunk in chunks)
+        """Whether the returns can be had without waiting; WorkerError if they never will be."""
+        if all(chunk.done() for chunks in self.chunks for chunk in chunks):
+            return True
+        self.evaluator.look()
+        return False
 
-    def returns(self) -> Float[np.ndarray, "seed episode"]:
-        """The undiscounted return of every episode, waiting for those still under way."""
+    def returns(
+        self, advance: Callable[[int], None] = lambda _: None
+    ) -> Float[np.ndarray, "seed episode"]:
+        """The undiscounted return of every episode, waiting for those still under way.
+
+        Tells `advance` how many episodes have ended since it last did.
+        """
+        waiting = {chunk for chunks in self.chunks for chunk in chunks}
+        while waiting:
+            ended, waiting = wait(waiting, LOOK_SECONDS, return_when=FIRST_COMPLETED)
+            for chunk in ended:
+                advance(len(self.result(chunk)))
+            self.evaluator.look()
         return np.array([[r for chunk in chunks for r in chunk.result()] for chunks in self.chunks])
+
+    def result(self, chunk: Future) -> list[float]:
+        """The returns of a chunk that has ended."""
+        try:
+            return chunk.result()
+        except BrokenProcessPool:
+            raise self.evaluator.death() from None
 
 
 class Evaluator:
     """Worker processes that play episodes with snapshots of policies."""
 
-    def __init__(self, task: str, frame_skip: int, agent: Any, *, workers: int):
-        self.workers = workers
+    def __init__(
+        self,
+        task: str,
+        frame_skip: int,
+        agent: Any,
+        *,
+        workers: int,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ):
+        self.workers, self.patience_seconds = workers, patience_seconds
+        context = multiprocessing.get_context("spawn")
+        self.pulses = Pulses(workers, context)
+        others = set(multiprocessing.active_children())
+        self.begun = time.monotonic()
         with light_start(JAX_PLATFORMS="cpu", XLA_FLAGS=ONE_THREAD):
             self.executor = ProcessPoolExecutor(
-                workers, get_context("spawn"), _start, (task, frame_skip, agent)
+                workers, context, _start, (task, frame_skip, agent, self.pulses)
             )
             # The processes start with the first work they are given.
             self.ready = [self.executor.submit(os.getpid) for _ in range(workers)]
+        self.processes = set(multiprocessing.active_children()) - others
+
+    def look(self) -> None:
+        """Raise WorkerError if a worker is dead, or silent for longer than is to be borne."""
+        pulses = {pulse.process: pulse for pulse in self.pulses.all()}
+        for process in self.processes:
+            if process.exitcode is not None:
+                raise WorkerError(obituary(pulses.get(process.pid or 0), process.exitcode))
+        for pulse in pulses.values():
+            if (seconds := pulse.silent_seconds()) > self.patience_seconds:
+                raise WorkerError(
+                    f"The evaluation of seed {pulse.seed} was silent for {seconds:.1f} seconds at "
+                    f"{pulse.place} and is taken to be stuck."
+                )
+        waited = time.monotonic() - self.begun
+        if waited > max(START_SECONDS, self.patience_seconds) and not self.ready[0].done():
+            raise WorkerError(f"The evaluations have not started for {waited:.0f} seconds.")
+
+    def death(self) -> WorkerError:
+        """Who died, and of what, as soon as the system tells."""
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                self.look()
+            except WorkerError as error:
+                return error
+            time.sleep(0.01)
+        return WorkerError(f"{DEATH}.")
 
     def submit(
         self, policies: Sequence[Leaves], seeds: Sequence[int], episodes: range
@@ -54,15 +133,21 @@ class Evaluator:
         """Start these episodes of every seed, each with the leaves of its own policy."""
         share = max(1, -(-len(episodes) * len(seeds) // self.workers))
         parts = [episodes[i : i + share] for i in range(0, len(episodes), share)]
-        chunks = [
-            [self.executor.submit(_play, leaves, seed, part) for part in parts]
-            for leaves, seed in zip(policies, seeds, strict=True)
-        ]
-        return Evaluation(chunks)
+        try:
+            chunks = [
+                [self.executor.submit(_play, leaves, seed, part) for part in parts]
+                for leaves, seed in zip(policies, seeds, strict=True)
+            ]
+        except BrokenProcessPool:
+            raise self.death() from None
+        return Evaluation(chunks, self)
 
     def close(self) -> None:
         """End the workers, dropping episodes under way."""
         self.executor.shutdown(wait=False, cancel_futures=True)
+        # By force: one that is stuck would keep this process from ending.
+        for process in self.processes:
+            process.kill()
 
     def __enter__(self) -> "Evaluator":
         return self
@@ -76,15 +161,28 @@ def evaluation_workers(seeds: int, episodes: int) -> int:
     return max(1, min(seeds * episodes, len(usable_cores()) - seeds - 1))
 
 
+def obituary(pulse: Pulse | None, code: int | None) -> str:
+    """What became of a worker, and during what."""
+    if pulse is None or not pulse.moment:
+        return f"{DEATH}: {how_it_ended(code)}."
+    return f"The evaluation of seed {pulse.seed} died at {pulse.place}: {how_it_ended(code)}."
+
+
 def episode_return(
-    environment: Environment, act: Callable[[np.ndarray], np.ndarray], seed: int
+    environment: Environment,
+    act: Callable[[np.ndarray], np.ndarray],
+    seed: int,
+    beat: Callable[[int], None] = lambda _: None,
 ) -> float:
-    """The undiscounted return of one episode under this policy."""
-    state, total, over = environment.reset(seed), 0.0, False
+    """The undiscounted return of one episode under this policy; `beat` hears of every step."""
+    beat(0)
+    state, total, over, steps = finite_state(environment.reset(seed)), 0.0, False, 0
     while not over:
-        step = environment.step(np.asarray(act(state)))
+        step = finite_step(environment.step(np.asarray(act(state))))
         state, over = step.next_state, step.terminated or step.truncated
         total += step.reward
+        steps += 1
+        beat(steps)
     return total
 
 
@@ -93,9 +191,12 @@ class _Player:
 
     environment: Environment
     act: Callable[[Leaves, np.ndarray], Any]
+    pulses: Pulses
+    place: tuple[int, int, int]
+    """Seed, episode and agent step."""
 
 
-def _start(task: str, frame_skip: int, agent: Any) -> None:
+def _start(task: str, frame_skip: int, agent: Any, pulses: Pulses) -> None:
     """Prepare a worker: its environment, and the policy compiled for one CPU thread."""
     from fastr.policies import compiled
 
@@ -104,15 +205,30 @@ def _start(task: str, frame_skip: int, agent: Any) -> None:
     os.nice(10)
     _Player.environment = load(task, frame_skip)
     _Player.act = compiled(agent, _Player.environment.spec)
+    _Player.pulses = pulses
+    pulses.join(os.getpid())
 
 
 def _play(leaves: Leaves, seed: int, episodes: range) -> list[float]:
     """The returns of some episodes of one seed."""
-    return [
-        episode_return(
-            _Player.environment,
-            lambda state: _Player.act(leaves, state),
-            episode_seed(seed, episode, "evaluate"),
-        )
-        for episode in episodes
-    ]
+    try:
+        return [_episode(leaves, seed, episode) for episode in episodes]
+    except Exception as error:
+        _, episode, step = _Player.place
+        message = f"The evaluation of seed {seed} failed at agent step {step + 1} of episode "
+        raise WorkerError(f"{message}{episode}: {described(error)}.") from None
+    finally:
+        _Player.pulses.rest()
+
+
+def _episode(leaves: Leaves, seed: int, episode: int) -> float:
+    """The return of one episode, told step by step to whoever waits for it."""
+
+    def beat(step: int) -> None:
+        _Player.place = seed, episode, step
+        _Player.pulses.beat(*_Player.place)
+
+    drawn = episode_seed(seed, episode, "evaluate")
+    return episode_return(
+        _Player.environment, lambda state: _Player.act(leaves, state), drawn, beat
+    )

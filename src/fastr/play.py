@@ -1,8 +1,6 @@
 """Trained policies at work: greedy returns, and films of several seeds side by side."""
 
-import itertools
 from collections.abc import Sequence
-from concurrent.futures import as_completed
 from typing import Literal
 
 import numpy as np
@@ -41,9 +39,7 @@ def greedy_returns(
         stage(f"playing {task}", total, "episodes") as advance,
     ):
         under_way = evaluator.submit([one.leaves for one in policies], seeds, episodes)
-        for chunk in as_completed(itertools.chain.from_iterable(under_way.chunks)):
-            advance(len(chunk.result()))
-        return under_way.returns()
+        return under_way.returns(advance)
 
 
 class Episode:

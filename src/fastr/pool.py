@@ -19,13 +19,17 @@ from jaxtyping import Bool, Float32
 from fastr import envs
 from fastr.envs import Environment, episode_seed
 from fastr.errors import RunError, UserError
-from fastr.processes import light_start
+from fastr.processes import (
+    PATIENCE_SECONDS,
+    START_SECONDS,
+    end_with_parent,
+    how_it_ended,
+    light_start,
+)
 from fastr.spec import EnvSpec
 
 _STEP, _RESTORE = 0, 1
 _DONE, _FAILED = 0, 1
-# Many workers importing at once on few cores are slow to start, without being stuck.
-_START_SECONDS = 300.0
 _CLOSE_SECONDS = 2.0
 
 
@@ -53,7 +57,12 @@ class EnvPool:
     spec: EnvSpec
 
     def __init__(
-        self, task: str, frame_skip: int, seeds: Sequence[int], *, patience_seconds: float = 120.0
+        self,
+        task: str,
+        frame_skip: int,
+        seeds: Sequence[int],
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
     ):
         envs.parse(task)
         self._patience_seconds = patience_seconds
@@ -62,7 +71,7 @@ class EnvPool:
         try:
             for seed in seeds:
                 self._peers.append(_Peer(task, frame_skip, seed))
-            specs = [peer.hello(max(_START_SECONDS, patience_seconds)) for peer in self._peers]
+            specs = [peer.hello(max(START_SECONDS, patience_seconds)) for peer in self._peers]
         except BaseException:
             self.close()
             raise
@@ -140,7 +149,7 @@ class EnvPool:
             peer.read(peer.connection.recv_bytes_into, reply, since=since, patience=patience)
             if self._replies["status"][i] == _FAILED:
                 text = peer.read(peer.connection.recv_bytes, since=since, patience=patience)
-                raise peer.error(f"failed: {text.decode()}")
+                raise peer.error(f"failed {text.decode()}")
 
 
 class _Peer:
@@ -201,10 +210,7 @@ class _Peer:
 
     def _death(self) -> WorkerError:
         self._process.join(_CLOSE_SECONDS)
-        code = self._process.exitcode
-        if code is not None and code < 0:
-            return self.error(f"died: it was killed by {signal.Signals(-code).name}")
-        return self.error(f"died: its process ended with exit code {code}")
+        return self.error(f"died: {how_it_ended(self._process.exitcode)}")
 
 
 def _command(spec: EnvSpec) -> np.dtype:
@@ -233,11 +239,14 @@ def _bytes(rows: np.ndarray, i: int) -> Any:
 
 def _work(connection: Connection, task: str, frame_skip: int, seed: int) -> None:
     """Run a worker process: load the environment, then serve until the parent hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    # Between two steps a closed pipe says the same; this one also ends a simulator that is stuck.
+    end_with_parent()
     try:
         environment = envs.load(task, frame_skip)
     except Exception as error:
-        connection.send(error if isinstance(error, UserError) else _described(error))
+        connection.send(error if isinstance(error, UserError) else described(error))
         return
     # A closed or broken pipe is how the parent, alive or dead, says that this is the end.
     with contextlib.suppress(EOFError, OSError), contextlib.closing(environment):
@@ -250,7 +259,7 @@ class _Worker:
 
     def __init__(self, environment: Environment, connection: Connection, seed: int):
         self._environment, self._connection, self._seed = environment, connection, seed
-        self._episode = 0
+        self._episode, self._steps = 0, 0
         self._command = np.zeros(1, _command(environment.spec))
         self._reply = np.zeros(1, _reply(environment.spec))
 
@@ -270,27 +279,28 @@ class _Worker:
             except Exception as error:
                 self._reply["status"] = _FAILED
                 self._connection.send_bytes(reply)
-                self._connection.send_bytes(_described(error).encode())
+                place = f"at agent step {self._steps} of episode {self._episode}"
+                self._connection.send_bytes(f"{place}: {described(error)}".encode())
             else:
                 self._reply["status"] = _DONE
                 self._connection.send_bytes(reply)
 
     def _step(self, action: np.ndarray) -> bool:
         """Fill in the reply to one action; whether the episode is over."""
-        step = self._environment.step(action)
-        if not np.isfinite(step.reward):
-            raise ArithmeticError(f"the reward is {step.reward}")
+        self._steps += 1
+        step = envs.finite_step(self._environment.step(action))
         over = step.terminated or step.truncated
         reply = self._reply[0]
         reply["reward"], reply["over"] = step.reward, over
         reply["continues"] = 0.0 if step.terminated else 1.0
-        reply["next_state"] = _finite(step.next_state)
+        reply["next_state"] = step.next_state
         reply["state"] = self._first_state(self._episode + 1) if over else step.next_state
         return over
 
     def _first_state(self, episode: int) -> np.ndarray:
-        self._episode = episode
-        return _finite(self._environment.reset(episode_seed(self._seed, episode, "train")))
+        self._episode, self._steps = episode, 0
+        drawn = episode_seed(self._seed, episode, "train")
+        return envs.finite_state(self._environment.reset(drawn))
 
     def _restore(self, payload: bytes) -> None:
         """Start an episode and take the actions it is known to have begun with."""
@@ -302,15 +312,9 @@ class _Worker:
                 raise ArithmeticError(f"episode {episode} ended early when it was run again")
 
 
-def _finite(state: np.ndarray) -> np.ndarray:
-    """Refuse a state that would poison everything learned from it."""
-    if not np.isfinite(state).all():
-        where = np.flatnonzero(~np.isfinite(state))[0]
-        raise ArithmeticError(f"the state is not finite: its number {where} is {state[where]}")
-    return state
-
-
-def _described(error: Exception) -> str:
+def described(error: Exception) -> str:
     """Type, message and place of an error, for a process that cannot see its traceback."""
+    if isinstance(error, envs.NotFiniteError):
+        return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"

@@ -8,9 +8,14 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 
 # One core per worker: threads for its small matrices would only fight over the others.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+PATIENCE_SECONDS = 120.0
+"""How long a simulator may be silent within one agent step before it is taken to be stuck."""
+START_SECONDS = 300.0
+"""The same while it starts: many that import at once on few cores are slow without being stuck."""
 
 
 @contextlib.contextmanager
@@ -21,8 +26,12 @@ def light_start(**environment: str) -> Iterator[None]:
     # Spawn runs the parent's main module again in the child. That would import JAX there, and
     # would start the training again from a script that does not guard its main part.
     main = sys.modules["__main__"]
-    # Ctrl-C reaches the whole process group: a worker must not answer even while it is importing.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # The first process spawned starts multiprocessing's tracker, which lets the signals below
+    # through again: that has to be over before they are blocked.
+    resource_tracker.ensure_running()
+    # Ctrl-C, and the SIGTERM of a batch system, reach the whole process group: the parent saves and
+    # needs its workers for that, so they must not answer even while they are importing.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     sys.modules["__main__"] = types.ModuleType("__main__")
     os.environ.update(wanted)
     try:
@@ -48,3 +57,10 @@ def usable_cores() -> tuple[int, ...]:
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
+
+
+def how_it_ended(code: int | None) -> str:
+    """A process's exit code in words."""
+    if code is not None and code < 0:
+        return f"it was killed by {signal.Signals(-code).name}"
+    return f"its process ended with exit code {code}"

@@ -20,10 +20,9 @@ import numpy as np
 
 import fastr
 from fastr import checkpoints
-from fastr.checkpoints import ROWS, Checkpoint, Snapshot
+from fastr.checkpoints import CONFIG, ROWS, Checkpoint, Snapshot
 from fastr.errors import UserError
 
-CONFIG = "config.json"
 LOCK = "lock"
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "mujoco", "dm_control", "gymnasium")
 
@@ -109,6 +108,7 @@ class RunWriter(RunDirectory):
                 checkpoint = checkpoints.latest(path) if begun else None
                 # In this order a kill in between leaves spare rows, which the next resume cuts.
                 if checkpoint:
+                    refuse_changed(checkpoint)
                     checkpoints.discard_after(checkpoint)
                 writer = cls(path, config, lock)
                 writer.rows_file.truncate(checkpoint.rows_bytes if checkpoint else 0)
@@ -156,6 +156,12 @@ class RunWriter(RunDirectory):
         self.finish_save()
         assert self.last is not None
         return self.last
+
+    def standing(self) -> str:
+        """What can be gone on with, to end a sentence about why the run stops."""
+        if self.last is None:
+            return f"there is no checkpoint yet in {self.path}"
+        return f"the last good checkpoint is {self.last.name} in {self.path}"
 
     def close(self) -> None:
         """Let other processes write to this run."""
@@ -256,6 +262,16 @@ def refuse_recorded(path: Path, config: dict[str, Any]) -> None:
         raise UserError(f"{path} exists: use `fastr resume {path}` or choose another --out.")
     if b"\n" in rows_content(path):
         raise UserError(f"{path} has rows but no checkpoint: delete it or choose another --out.")
+
+
+def refuse_changed(checkpoint: Checkpoint) -> None:
+    """Raise UserError if config.json is not the one that the checkpoint was made under."""
+    file = checkpoint.run / CONFIG
+    if checkpoint.config_sha256 not in (None, checkpoints.file_record(file).sha256):
+        raise UserError(
+            f"{file} is not what it was when checkpoint {checkpoint.name} was made, so the run "
+            "would not go on as it began: put it back, or start another run."
+        )
 
 
 def first_difference(recorded: Any, wanted: Any, field: str = "") -> str | None:

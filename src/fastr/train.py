@@ -23,6 +23,7 @@ from fastr.evaluate import Evaluation, Evaluator, evaluation_workers
 from fastr.learner import Cohort, Engine
 from fastr.policies import snapshots
 from fastr.pool import EnvPool, Steps
+from fastr.processes import PATIENCE_SECONDS
 from fastr.runs import RunWriter
 
 # How often the host looks whether a loss has turned non-finite, in agent steps.
@@ -123,7 +124,9 @@ class Trainer:
         if frames % self.config.eval_frames == 0:
             self.start_evaluation(frames)
         every = self.config.checkpoint_frames
-        if every and frames and frames % every == 0:
+        # The last one waits for the last evaluation: a run that has it lacks nothing.
+        last = self.host.next_step == self.config.agent_steps
+        if every and frames and frames % every == 0 and not last:
             self.check_health()
             self.save()
 
@@ -221,11 +224,9 @@ class Trainer:
             return
         i = int(np.argmax(broken >= 0))
         frames = (int(broken[i]) + self.config.random_steps) * self.config.frame_skip
-        last = self.run.last
-        good = f"the last good checkpoint is {last.name}" if last else "there is no checkpoint yet"
         raise RunError(
             f"Seed {self.config.seeds[i]}: a loss is not finite since update {broken[i]} "
-            f"(frame {frames}); {good} in {self.run.path}."
+            f"(frame {frames}); {self.run.standing()}."
         )
 
     def save(self) -> None:
@@ -312,12 +313,19 @@ def train(
     *,
     listeners: tuple[Callable[[dict[str, Any]], None], ...] = (),
     stopped: Callable[[], bool] = lambda: False,
+    patience: float = PATIENCE_SECONDS,
 ) -> None:
-    """Train all seeds of a run, from the start or from a checkpoint, recording as it goes."""
+    """Train all seeds of a run, from the start or from a checkpoint, recording as it goes.
+
+    A simulator that is silent for longer than `patience` seconds ends the run with a WorkerError.
+    """
+    task, frame_skip = config.task, config.frame_skip
     workers = evaluation_workers(len(config.seeds), config.eval_episodes)
     with (
-        EnvPool(config.task, config.frame_skip, config.seeds) as pool,
-        Evaluator(config.task, config.frame_skip, config.agent, workers=workers) as evaluator,
+        EnvPool(task, frame_skip, config.seeds, patience_seconds=patience) as pool,
+        Evaluator(
+            task, frame_skip, config.agent, workers=workers, patience_seconds=patience
+        ) as evaluator,
     ):
         trainer = Trainer(config, run, pool, evaluator)
         trainer.listeners.extend(listeners)

@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastr.checkpoints import Checkpoint
+from fastr.checks import require
 from fastr.commands.show import Flag, Run, print_json, print_table
 from fastr.config import TrainConfig, from_json, to_json
-from fastr.errors import UserError
-from fastr.runs import CONFIG, RunWriter, first_difference, provenance
+from fastr.errors import RunError, UserError
+from fastr.pool import WorkerError
+from fastr.processes import PATIENCE_SECONDS
+from fastr.runs import CONFIG, RunWriter, first_difference, provenance, write_errors
 from fastr.summary import summary
+
+PATIENCE_LIMIT = 86_400.0
+"""A day."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +33,14 @@ class Train:
     """Run directory for all seeds (default: runs/TASK-METHOD-DATE)."""
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Also log to TensorBoard (into the run directory) or Weights & Biases."""
+    patience: float = PATIENCE_SECONDS
+    """Seconds that a simulator may be silent within one agent step, in training or evaluation,
+    before the run stops with a sentence that names it (docs/survival.md)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
+
+    def __post_init__(self):
+        require(self, "patience", low=1, high=PATIENCE_LIMIT)
 
     def run(self) -> int:
         """Train from frame 0."""
@@ -36,7 +48,7 @@ class Train:
         name = f"{self.config.task.replace(':', '-')}-{self.config.method}-{date}"
         out = self.out or Path("runs") / name
         with begun(self.config, out) as writer:
-            return train_to_the_end(self.config, writer, None, self.track, as_json=self.json)
+            return train_to_the_end(self, self.config, writer, None)
 
 
 @dataclass(frozen=True)
@@ -47,8 +59,14 @@ class Resume:
     """The run's directory."""
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Also log to TensorBoard (into the run directory) or Weights & Biases."""
+    patience: float = PATIENCE_SECONDS
+    """Seconds that a simulator may be silent within one agent step, in training or evaluation,
+    before the run stops with a sentence that names it (docs/survival.md)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
+
+    def __post_init__(self):
+        require(self, "patience", low=1, high=PATIENCE_LIMIT)
 
     def run(self) -> int:
         """Train from the newest sound checkpoint."""
@@ -57,7 +75,7 @@ class Resume:
             config = from_json(writer.config["train"])
             for message in checkpoint.skipped if checkpoint else ():
                 print(f"fastr: {message}", file=sys.stderr)
-            return train_to_the_end(config, writer, checkpoint, self.track, as_json=self.json)
+            return train_to_the_end(self, config, writer, checkpoint)
 
 
 def check_possible(config: TrainConfig) -> None:
@@ -89,7 +107,7 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]] | Non
         writer, checkpoint = begun(config, path), None
     with writer:
         if not ended(config, writer):
-            train_and_draw(config, writer, checkpoint, ())
+            train_and_draw(config, writer, checkpoint)
         return writer.rows() if ended(config, writer) else None
 
 
@@ -111,33 +129,51 @@ def device() -> dict[str, Any]:
 
 
 def train_and_draw(
-    config: TrainConfig, writer: RunWriter, checkpoint: Checkpoint | None, track: tuple[str, ...]
-) -> None:
-    """Train with a live display, then leave the learning curve in the run directory."""
-    from fastr.plots import learning_curve
-    from fastr.progress import TrainingProgress
-    from fastr.summary import curve_csv
-    from fastr.track import trackers
-    from fastr.train import train
-
-    listeners = trackers(track, writer.path, writer.config)
-    with TrainingProgress(config) as progress, stop_requests() as stopped:
-        train(config, writer, checkpoint, listeners=(progress, *listeners), stopped=stopped)
-    title = f"{config.task}, {config.method}"
-    learning_curve(writer.rows(), config.seeds, title, writer.path / "curve.png")
-    (writer.path / "curve.csv").write_text(curve_csv(writer.rows(), config.seeds))
-
-
-def train_to_the_end(
     config: TrainConfig,
     writer: RunWriter,
     checkpoint: Checkpoint | None,
-    track: tuple[str, ...],
     *,
-    as_json: bool,
+    track: tuple[str, ...] = (),
+    patience: float = PATIENCE_SECONDS,
+) -> None:
+    """Train with a live display, then leave the learning curve in the run directory."""
+    from fastr.progress import TrainingProgress
+    from fastr.track import trackers
+    from fastr.train import train
+
+    trackings = trackers(track, writer.path, writer.config)
+    with stop_requests() as stopped:
+        with TrainingProgress(config) as progress:
+            listeners = (progress, *trackings)
+            try:
+                train(
+                    config, writer, checkpoint,
+                    listeners=listeners, stopped=stopped, patience=patience,
+                )  # fmt: skip
+            except WorkerError as error:
+                raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error
+        draw(config, writer)
+
+
+def draw(config: TrainConfig, writer: RunWriter) -> None:
+    """The learning curve, as a picture and as numbers."""
+    from fastr.plots import learning_curve
+    from fastr.summary import curve_csv
+
+    rows, title = writer.rows(), f"{config.task}, {config.method}"
+    with write_errors(writer.path / "curve.png"):
+        learning_curve(rows, config.seeds, title, writer.path / "curve.png")
+        (writer.path / "curve.csv").write_text(curve_csv(rows, config.seeds))
+
+
+def train_to_the_end(
+    options: Train | Resume,
+    config: TrainConfig,
+    writer: RunWriter,
+    checkpoint: Checkpoint | None,
 ) -> int:
     """Train, then say how it went and where everything lies."""
-    train_and_draw(config, writer, checkpoint, track)
+    train_and_draw(config, writer, checkpoint, track=options.track, patience=options.patience)
     result = {
         "run": str(writer.path),
         "task": config.task,
@@ -147,7 +183,7 @@ def train_to_the_end(
     }
     if not result["finished"]:
         print(f"fastr: stopped; go on with `fastr resume {writer.path}`.", file=sys.stderr)
-    if as_json:
+    if options.json:
         return print_json(result)
     columns = ("seed", "frames", "last evaluation", "mean of last 10 evaluations")
     rows = [
