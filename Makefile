@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/python -m fastr.demo
 
 test: lint
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff format --check

@@ -44,6 +44,19 @@ settings.load_profile("fastr")
 # A shape that broadcasts by accident is an error: a (batch,) against a (2, batch), say.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+LONGEST = (
+    *("test_train", "test_probes", "test_spectral", "test_transfer", "test_representations"),
+    *("test_keep", "test_structure", "test_interactions", "test_misfit", "test_sweep"),
+    *("test_theory_studies", "test_cli", "test_docs", "test_export", "test_report", "test_survival"),
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Files that take long come first, so that no worker is alone with one in the end."""
+    place = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
+
+
 SIZES = {"feature_dim": 12, "hidden_dim": 10, "noise_levels": 3, "fourier_dim": 16, "head_dim": 9}
 
 

@@ -119,6 +119,7 @@ def test_a_file_in_the_place_of_out_is_said_before_the_work(capsys, tmp_path):
 ABLATION = ["ablation", "gym:Pendulum-v1", "--preset", "quick", "--methods", "td3", "concat"]
 
 
+@pytest.mark.slow
 def test_an_ablation_from_beginning_to_end(capsys, tmp_path):
     """Two conditions, the table and the picture; again, nothing is trained twice."""
     arguments = [*ABLATION, "--frames", "2100", "--out", str(tmp_path)]
