@@ -47,7 +47,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 LONGEST = (
     *("test_train", "test_probes", "test_spectral", "test_transfer", "test_representations"),
     *("test_keep", "test_structure", "test_interactions", "test_misfit", "test_sweep"),
-    *("test_theory_studies", "test_cli", "test_docs", "test_export", "test_report", "test_survival"),
+    *("test_theory_studies", "test_cli", "test_docs", "test_export", "test_report"),
 )
 
 
