@@ -172,8 +172,8 @@ def centre(
 
     It shifts every logit of an anchor alike, so the ranking loss and its gradients stay as they
     are; but not their rounding. A row of softmax - own sums to zero, and in bfloat16 it does not:
-    -511/512 rounds to -0.996, always to that side. Times a mean that all candidates share, this is
-    a force on what the loss cannot see, and it drove factors to norms of 1e9 (docs/deviations.md).
+    -511/512 rounds to -1, while 1/512 stays. Times a mean that all candidates share, this is a
+    force on what the loss cannot see, and it drove factors to norms of 1e9 (docs/deviations.md).
     """
     wide = widen(candidates)
     mean = jnp.mean(wide, axis=1, keepdims=True)

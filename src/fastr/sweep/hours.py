@@ -34,8 +34,9 @@ class Rate(NamedTuple):
 
 RATES = (
     Rate(H200, "paper", "fastr", 5, 176, 234, "docs/speed.md: training, humanoid-walk"),
-    Rate(H200, "paper", "sac", 5, 232, 464, "results/h200/bench-third.jsonl: the update alone"),
-    Rate(H200, "paper", "td7", 5, 427, 853, "results/h200/bench-third.jsonl: twice the update"),
+    # From all stages one after the other to the update alone.
+    Rate(H200, "paper", "sac", 5, 193, 464, "results/h200/bench-third.jsonl"),
+    Rate(H200, "paper", "td7", 5, 317, 1706, "results/h200/bench-third.jsonl"),
     Rate(H200, "paper", "fastr", 3, 364, 364, "docs/speed.md: one agent step, humanoid-walk"),
     Rate(H200, "paper", "fastr", 2, 180, 190, "docs/speed.md: training, three such at once"),
     Rate(H200, "paper", "ctrl-sr", 2, 278, 278, "docs/speed.md: training, two such at once"),
