@@ -14,8 +14,8 @@ from fastr.report.series import NAMES, Origin
 from fastr.report.tables import parsed
 from fastr.report.text import file_name, shown
 
-INTERACTIONS = ("ctrl-sr", "concat", "tucker", "fastr")
-"""The paper's conditions (a) to (d) (App. Ablation)."""
+INTERACTIONS = ("ctrl-sr", "concat", "tucker", "fastr", "tree")
+"""The paper's conditions (a) to (d) (App. Ablation), and the tree of its limitations."""
 MISFITS = {"nce": "NCE misfit in nats", "moment": "moment misfit"}
 
 
