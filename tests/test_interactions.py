@@ -16,6 +16,7 @@ from fastr.representations.low_rank import LowRankConfig
 from fastr.representations.ranking import FactorEncoder, against, block_products
 from fastr.representations.tree import ProductEncoder, TreeConfig, matched_width
 from fastr.representations.tucker import TuckerConfig
+from fastr.spec import EnvSpec
 from numpy_networks import np_mish
 
 KEY = jax.random.key(0)
@@ -214,6 +215,18 @@ def test_a_tree_is_the_product_of_its_parts(spec):
     parts = first(state[jnp.asarray([0, 2])]), second(state[1:2]), third(action)
     expected = np.prod([np.asarray(part, np.float64) for part in parts], axis=0)
     np.testing.assert_allclose(net.feature(state, action), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("score", ["l2", "layernorm"])
+def test_a_fresh_product_of_many_parts_uses_its_coordinates(score):
+    """Ten factors around zero would have about 4 of 512 coordinates differ from nothing."""
+    groups = "0-1;2-3;4-5;6-7;8-9|0;1;2;3;4"
+    config = TreeConfig(score=score, groups=groups, **SIZES)
+    net = config.init(EnvSpec(10, 5), KEY)
+    states, actions = single(factors(32, 10, 0)), single(factors(32, 5, 1))
+    energy = np.square(jax.vmap(net.feature)(states, actions))
+    used = energy.sum(axis=1) ** 2 / np.square(energy).sum(axis=1)
+    assert used.mean() > 12
 
 
 def test_parts_together_have_the_parameters_of_one_encoder():
