@@ -64,6 +64,8 @@ WRONG = {
     "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),
     "theory option": (["theory", "--output", "here"], ["--output", "--out"]),
     "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "at least 1"]),
+    "no whole number": (["train", "walker-walk", "--frames", "4k"], ["--frames", "whole number"]),
+    "no number": (["train", "walker-walk", "--discount", "high"], ["--discount", "not a number"]),
 }
 
 
@@ -78,6 +80,11 @@ def test_wrong_command_gets_one_sentence(arguments, named, capsys, tmp_path, mon
     for word in named:
         assert word in said.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_told(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("fastr 0.")
 
 
 def test_another_config_in_the_same_directory_is_refused(tmp_path, capsys):

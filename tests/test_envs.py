@@ -112,7 +112,7 @@ def test_hyphens_may_stand_for_underscores(task, data):
         ("gym:HalfCheetha-v5", "Did you mean HalfCheetah-v"),
         ("gym:HalfCheetah-v99", "knows no environment HalfCheetah-v99"),
         ("gym:Xyzzy", "write my_module:MyRobot-v0"),
-        ("no_such_module:Robot-v0", "No module named 'no_such_module'"),
+        ("no_such_module:Robot-v0", "There is no Python module no_such_module"),
         ("toy_envs:Cuont-v0", "after importing toy_envs. Did you mean Count-v0"),
         ("toy_envs:FaultyStart-v0", "cannot make toy_envs:FaultyStart-v0: no robot$"),
         ("toy_envs:Choice-v0", "discrete actions are not supported"),

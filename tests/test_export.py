@@ -309,7 +309,7 @@ def test_an_unknown_seed_leaves_nothing_behind(saved, tmp_path, capsys):
 def test_without_onnx_one_sentence_names_the_fix(monkeypatch):
     found = {"onnx": True, "onnxruntime": None}
     monkeypatch.setattr("importlib.util.find_spec", found.get)
-    with pytest.raises(UserError, match=r"needs onnxruntime: pip install 'fastr\[onnx\]'"):
+    with pytest.raises(UserError, match=r"needs onnxruntime: pip install onnx onnxruntime"):
         require_onnx()
 
 

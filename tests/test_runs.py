@@ -216,8 +216,14 @@ def test_open_refuses_a_bad_config(tmp_path, content, message):
 
 
 def test_open_refuses_what_is_not_a_run(tmp_path):
-    with pytest.raises(UserError, match="is not a run directory"):
+    with pytest.raises(UserError, match="does not exist"):
         RunDirectory.open(tmp_path / "nowhere")
+    with RunWriter.create(tmp_path / "reach", CONFIG):
+        pass
+    with pytest.raises(UserError, match=r"Did you mean .*reach"):
+        RunDirectory.open(tmp_path / "raech")
+    with pytest.raises(UserError, match="Runs below it: reach"):
+        RunDirectory.open(tmp_path)
     (tmp_path / "config.json").mkdir()
     with pytest.raises(UserError, match="cannot be read"):
         RunDirectory.open(tmp_path)

@@ -3,9 +3,11 @@
 import contextlib
 import io
 import os
+import re
 import sys
 from dataclasses import replace
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any, TypeVar, get_args
 
 import tyro
@@ -32,13 +34,14 @@ fastr: factorized spectral representations for reinforcement learning
   fastr theory        run the paper's claims      fastr theory separation --out pages/theory
   fastr collect TASK  write transitions           fastr collect walker-walk --out walker-v0
   fastr misfit DATA   does the factorization fit  fastr misfit walker-v0 --preset quick
+  fastr misfit-figure misfit against return gain  fastr misfit-figure misfit/* --returns runs/*
   fastr report RUNS   tables, curves, statistics  fastr report runs --out report
   fastr sweep NAME    run a whole experiment      fastr sweep table1 --dry-run
 
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5),
 or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` explains every
 option. Frames are simulator steps; an agent step is --frame-skip frames. `fastr --import MODULE
-COMMAND ...` first imports a module of yours, which may register methods."""
+COMMAND ...` first imports a module of yours, which may register methods. `fastr --version`."""
 
 ON_TASKS = {"train": "training.Train", "info": "sizing.Info", "bench": "sizing.Bench"}
 OTHERS = {
@@ -81,6 +84,9 @@ def run(arguments: list[str]) -> int:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(USAGE)
             return 0 if arguments else 2
+        if arguments[0] == "--version":
+            print(f"fastr {version('fastr')}")
+            return 0
         return command(*arguments).run()
     except UserError as error:
         print(f"fastr: {error}", file=sys.stderr)
@@ -213,10 +219,17 @@ def one_sentence(box: str) -> str:
     lines = [line.strip("│ ").strip() for line in box.splitlines()]
     body = [line for line in lines if line and not line.startswith("╭")]
     end = next((i for i, line in enumerate(body) if set(line) <= set("─╰╯")), len(body))
-    said = " ".join(body[:end]).rstrip(".")
+    said = in_words(" ".join(body[:end]).rstrip("."))
     suggested = [line.split()[0] for line in body[end:] if line.startswith("--")]
     typed = next((word.strip(",:") for word in said.split() if word.startswith("--")), "")
     return f"{said}.{nearest(typed, suggested)}" if typed not in suggested else f"{said}."
+
+
+def in_words(said: str) -> str:
+    """What Python says of a text that is no number, as a user would."""
+    whole = r"invalid literal for int\(\) with base 10: (.+)"
+    said = re.sub(whole, r"\1 is not a whole number", said)
+    return re.sub(r"could not convert string to float: (.+)", r"\1 is not a number", said)
 
 
 if __name__ == "__main__":

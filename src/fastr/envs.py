@@ -474,6 +474,14 @@ def _refusal(name: GymTask, error: Exception) -> str:
     unknown = isinstance(error, gymnasium.error.UnregisteredEnv) or (
         type(error) is gymnasium.error.Error and str(error).startswith("No registered env")
     )
+    cause = error.__cause__
+    if isinstance(cause, ModuleNotFoundError) and cause.name in (module, module.split(".")[0]):
+        return (
+            f"There is no Python module {cause.name} to make {name.name} with: install it, or put "
+            "its directory on PYTHONPATH (`PYTHONPATH=. fastr ...` for this one)."
+        )
+    if isinstance(error, TypeError) and "render_mode" in str(error):
+        return f"{name.name} takes no render_mode, so it cannot be drawn (docs/own-robot.md)."
     if not unknown:
         return f"Gymnasium cannot make {name.name}: {_one_line(error)}"
     where = f", also after importing {module}" if module else ""

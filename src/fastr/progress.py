@@ -77,6 +77,9 @@ class TrainingProgress:
 
     def __enter__(self) -> "TrainingProgress":
         self.bar.start()
+        if not self.console.is_terminal:
+            text = f"{self.config.task}: {len(self.config.seeds)} seed(s), starting and compiling"
+            print(text, file=sys.stderr, flush=True)
         return self
 
     def __exit__(

@@ -21,7 +21,7 @@ import numpy as np
 import fastr
 from fastr import checkpoints
 from fastr.checkpoints import CONFIG, ROWS, Checkpoint, Snapshot
-from fastr.errors import UserError
+from fastr.errors import UserError, nearest
 
 LOCK = "lock"
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "mujoco", "dm_control", "gymnasium")
@@ -218,13 +218,24 @@ def user_of(path: Path) -> str | None:
     return None
 
 
+def _no_run(path: Path) -> str:
+    """Say that this is no run directory, and what may have been meant."""
+    if not path.exists():
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        runs = [str(other) for other in beside if (other / CONFIG).is_file()]
+        return f"{path} is not a run directory: it does not exist.{nearest(str(path), runs)}"
+    below = sorted(file.parent.name for file in path.glob(f"*/{CONFIG}"))[:3]
+    hint = f" Runs below it: {', '.join(below)}." if below else ""
+    return f"{path} is not a run directory: it has no {CONFIG}.{hint}"
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Content of config.json at this path; UserError if there is none."""
     file = path / CONFIG
     try:
         config = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{path} is not a run directory: it has no {CONFIG}.") from error
+        raise UserError(_no_run(path)) from error
     except OSError as error:
         raise UserError(f"{file} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:

@@ -47,10 +47,10 @@ def wandb(path: Path, config: dict[str, Any]) -> Listener:
     return listen
 
 
-def imported(module: str, extra: str) -> Any:
+def imported(module: str, tracker: str) -> Any:
     """The tracker's library, which is not installed by default."""
     try:
         return import_module(module)
     except ImportError:
-        message = f"--track {extra} needs {module}; install it with `pip install fastr[{extra}]`."
+        message = f"--track {tracker} needs {module}; install it with `pip install {module}`."
         raise UserError(message) from None

@@ -65,7 +65,7 @@ class Sweep:
     out: Path | None = None
     """Directory for everything (default: runs/NAME); on storage that all nodes share for ray."""
     engine: Literal["local", "ray"] = "local"
-    """Where to run: processes on this machine, or a Ray cluster (pip install fastr[ray])."""
+    """Where to run: processes on this machine, or a Ray cluster (pip install 'ray>=2.60')."""
     jobs: int | None = None
     """local: runs at a time on each GPU (default 1), or on the machine where there is none
     (default: one for every four cores, each on its own)."""

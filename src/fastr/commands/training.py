@@ -18,7 +18,7 @@ from fastr.errors import RunError, UserError
 from fastr.pool import WorkerError
 from fastr.processes import PATIENCE_SECONDS
 from fastr.runs import CONFIG, RunWriter, first_difference, provenance, write_errors
-from fastr.summary import summary
+from fastr.summary import LAST, evaluations, summary
 
 PATIENCE_LIMIT = 86_400.0
 """A day."""
@@ -185,7 +185,9 @@ def train_to_the_end(
         print(f"fastr: stopped; go on with `fastr resume {writer.path}`.", file=sys.stderr)
     if options.json:
         return print_json(result)
-    columns = ("seed", "frames", "last evaluation", "mean of last 10 evaluations")
+    count = min(len(evaluations(writer.rows(), seed)) for seed in config.seeds)
+    averaged = f"mean of last {LAST}" if count >= LAST else f"mean of all {count}"
+    columns = ("seed", "frames", "last evaluation", f"{averaged} evaluations")
     rows = [
         (e["seed"], e["frames"], e["last_evaluation_return"], e["last_10_evaluations_return"])
         for e in result["seeds"]

@@ -119,7 +119,7 @@ def pyarrow(module: str) -> Any:
         return import_module(f"pyarrow.{module}")
     except ImportError:
         raise UserError(
-            "Parquet files need pyarrow; install it with `pip install fastr[parquet]`."
+            "Parquet files need pyarrow; install it with `pip install pyarrow`."
         ) from None
 
 

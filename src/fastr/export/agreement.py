@@ -23,7 +23,7 @@ def require_onnx() -> None:
     """Raise UserError unless the packages that ONNX needs are here."""
     if missing := [n for n in ("onnx", "onnxruntime") if importlib.util.find_spec(n) is None]:
         raise UserError(
-            f"--format onnx needs {' and '.join(missing)}: pip install 'fastr[onnx]', or choose "
+            f"--format onnx needs {' and '.join(missing)}: pip install onnx onnxruntime, or choose "
             "--format safetensors."
         )
 

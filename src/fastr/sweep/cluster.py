@@ -142,7 +142,7 @@ def imported_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise UserError("--engine ray needs Ray: `pip install fastr[ray]`.") from error
+        raise UserError("--engine ray needs Ray: `pip install 'ray>=2.60'`.") from error
     return ray
 
 
