@@ -68,7 +68,7 @@ def summary(parts: Sequence[Section], methods: Sequence[str]) -> str:
     sentence = f"{counted(len(methods), 'method')} on {counted(tasks, 'task')}."
     if not noted:
         return sentence
-    return f"{sentence} {noted} of {counted(len(rows), 'number')} carry a note."
+    return f"{sentence} Numbers that carry a note: {noted} of {len(rows)}."
 
 
 def drawn(chart: Chart, methods: Sequence[str]) -> dict[str, Any]:

@@ -45,7 +45,8 @@
   function ticks(low, high, count) {
     const rough = (high - low) / count || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((unit) => unit * power).find((unit) => unit >= rough);
+    const units = power < 10 ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10];
+    const step = units.map((unit) => unit * power).find((unit) => unit >= rough);
     const found = [];
     for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(i * step);
     return found;
