@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from fastr.datasets.base import About, Chunk, Source, float32, reading
+from fastr.datasets.base import (
+    RATIO,
+    SPARE_BYTES,
+    About,
+    Chunk,
+    Source,
+    float32,
+    reading,
+    refuse_bomb,
+)
 from fastr.datasets.columns import (
     ACTION_HIGH,
     ACTION_LOW,
@@ -21,6 +30,8 @@ from fastr.errors import UserError
 from fastr.spec import EnvSpec
 
 VECTORS = ("state", "action", "next_state")
+THRIFT_LIMITS = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
+"""Of the table of contents, which Arrow otherwise takes at its word up to 100 MB."""
 
 
 class Parquet(Source):
@@ -29,8 +40,12 @@ class Parquet(Source):
     def __init__(self, path: Path):
         self.path = path
         with reading(path):
-            self._file = pyarrow("parquet").ParquetFile(path)
-            schema = self._file.schema_arrow
+            self._file = pyarrow("parquet").ParquetFile(path, **THRIFT_LIMITS)
+            refuse_large(path, self._file.metadata)
+            self._describe(self._file.schema_arrow)
+
+    def _describe(self, schema: Any) -> None:
+        path = self.path
         self._wide = {column: wide_columns(schema.names, column) for column in VECTORS}
         lists = [name for name in schema.names if name]
         wide = [column for column, parts in self._wide.items() if parts]
@@ -43,6 +58,7 @@ class Parquet(Source):
         widths = {column: self._width(column) for column in VECTORS}
         shapes = {column: (rows, width) for column, width in widths.items()} | {"episode": (rows,)}
         _, state_dim, action_dim = check_shapes(path, self.columns, shapes)
+        refuse_bomb(path, EnvSpec(state_dim, action_dim), rows, path.stat().st_size)
         bounds = declared_bounds(path, schema.metadata or {}, action_dim)
         self.about = About(path.stem, EnvSpec(state_dim, action_dim), rows, bounds)
 
@@ -58,10 +74,10 @@ class Parquet(Source):
         name = self.columns[column]
         with reading(self.path):
             batch = next(self._file.iter_batches(batch_size=1, columns=[name]))
-            first = batch.column(0)[0].as_py()
+            first = batch.column(0).value_lengths()[0].as_py()
         if not first:
             raise UserError(f"{self.path}: column {name}, row 0 is empty.")
-        return len(first)
+        return first
 
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, row group by row group."""
@@ -70,10 +86,11 @@ class Parquet(Source):
         while True:
             with reading(self.path):
                 batch = next(batches, None)
+                chunk = self._chunk(batch, first) if batch and batch.num_rows else None
             if batch is None:
                 return
-            if batch.num_rows:
-                yield self._chunk(batch, first)
+            if chunk:
+                yield chunk
             first += batch.num_rows
 
     def _chunk(self, batch: Any, first: int) -> Chunk:
@@ -121,6 +138,20 @@ def pyarrow(module: str) -> Any:
         raise UserError(
             "Parquet files need pyarrow; install it with `pip install fastr[parquet]`."
         ) from None
+
+
+def refuse_large(path: Path, metadata: Any) -> None:
+    """Raise UserError if the row groups promise far more than the file can hold."""
+    promised = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in range(group.num_columns):
+            part = group.column(column)
+            promised += max(4 * part.num_values, part.total_uncompressed_size)
+    if promised > RATIO * path.stat().st_size + SPARE_BYTES:
+        raise UserError(
+            f"{path} promises {promised:,} bytes of numbers, more than {RATIO} times its own size."
+        )
 
 
 def wide_columns(names: list[str], column: str) -> list[str]:
