@@ -34,7 +34,7 @@ from fastr.runs import RunDirectory, RunWriter
 from fastr.summary import summary
 from fastr.sweep.state import next_arguments
 from fastr.train import Host
-from fastr.untrusted import bounded_bytes
+from fastr.untrusted import bounded_bytes, limited_memory
 from saved_runs import save_run
 from transitions import walk, write_minari, write_npz, write_run
 
@@ -445,6 +445,19 @@ def test_two_columns_of_one_name_are_named(tmp_path):
     pq.write_table(pa.Table.from_arrays(columns, names), tmp_path / "log.parquet")
     with pytest.raises(UserError, match=r"log\.parquet"):
         open_source(str(tmp_path / "log.parquet"))
+
+
+def test_a_table_that_would_end_the_process_is_named():
+    """Found by fuzzing: asked for one column's metadata, Arrow 26 aborts the interpreter."""
+    path = Path(__file__).parent / "files" / "histogram.parquet"
+    with pytest.raises(UserError, match="histogram"):
+        open_source(str(path))
+
+
+def test_a_library_is_given_no_more_memory_than_is_said():
+    with limited_memory(2**28), pytest.raises(MemoryError):
+        np.empty(2**30, np.uint8)
+    np.empty(2**30, np.uint8)
 
 
 # Numbers that a run's own files give.

@@ -5,7 +5,6 @@ waits: the update of step t is dispatched before the simulators take step t, so 
 transitions up to t - 1.
 """
 
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +26,7 @@ from fastr.pool import EnvPool, Steps
 from fastr.processes import PATIENCE_SECONDS
 from fastr.runs import RunWriter
 from fastr.spec import EnvSpec
+from fastr.summary import number
 
 # How often the host looks whether a loss has turned non-finite, in agent steps.
 HEALTH_STEPS = 500
@@ -58,7 +58,7 @@ class Host:
             whole_numbers([saved.get("next_step"), saved.get("evaluated")], 2)
             and whole_numbers(saved.get("episodes"), seeds)
             and len(numbers) == seeds + 1
-            and all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
+            and all(map(number, numbers))
             and saved["next_step"] == checkpoint.frames // config.frame_skip + 1
             and saved["next_step"] == checkpoint.replay.end + 1
             and type(saved.get("evaluating")) is bool
@@ -66,8 +66,9 @@ class Host:
         )
         if not sound:
             raise UserError(f"Checkpoint {checkpoint.name} does not fit this run's configuration.")
-        names = ("next_step", "seconds", "episodes", "returns", "evaluated")
-        return cls(**{name: saved[name] for name in names})
+        seconds, *returns = map(float, numbers)
+        next_step, episodes, evaluated = (saved[n] for n in ("next_step", "episodes", "evaluated"))
+        return cls(next_step, seconds, list(episodes), returns, evaluated)
 
 
 class Pending(NamedTuple):

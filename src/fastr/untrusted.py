@@ -3,9 +3,11 @@
 docs/security.md says what could be tried with each kind of file, and what stops it.
 """
 
+import contextlib
 import os
+import resource
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fastr.errors import UserError
@@ -40,3 +42,24 @@ def bounded_bytes(path: Path, limit: int = TEXT_BYTES) -> bytes:
         if os.fstat(file.fileno()).st_size > limit:
             raise UserError(f"{path} is larger than {limit // 2**20} MiB, which it never is.")
         return file.read()
+
+
+@contextlib.contextmanager
+def limited_memory(size: int) -> Iterator[None]:
+    """So many bytes of address space more than now, and no more: then an allocation fails.
+
+    For libraries that allocate whatever a file asks for. Only Linux says how much is taken now.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        pages = int(Path("/proc/self/statm").read_bytes().split()[0])
+    except OSError:
+        yield
+        return
+    limits = [pages * resource.getpagesize() + size, soft, hard]
+    lowest = min(limit for limit in limits if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_AS, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -28,8 +28,11 @@ from fastr.datasets.columns import (
 )
 from fastr.errors import UserError
 from fastr.spec import EnvSpec
+from fastr.untrusted import limited_memory
 
 VECTORS = ("state", "action", "next_state")
+ARROW_BYTES = 2**31
+"""More than this Arrow is not given while it reads: it believes what a page says of its size."""
 THRIFT_LIMITS = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
 """Of the table of contents, which Arrow otherwise takes at its word up to 100 MB."""
 
@@ -39,7 +42,7 @@ class Parquet(Source):
 
     def __init__(self, path: Path):
         self.path = path
-        with reading(path):
+        with reading(path), limited_memory(ARROW_BYTES):
             self._file = pyarrow("parquet").ParquetFile(path, **THRIFT_LIMITS)
             refuse_large(path, self._file.metadata)
             self._describe(self._file.schema_arrow)
@@ -84,7 +87,7 @@ class Parquet(Source):
         first = 0
         batches = self._file.iter_batches(batch_size=self.rows_at_once, columns=self._names())
         while True:
-            with reading(self.path):
+            with reading(self.path), limited_memory(ARROW_BYTES):
                 batch = next(batches, None)
                 chunk = self._chunk(batch, first) if batch and batch.num_rows else None
             if batch is None:
@@ -141,13 +144,12 @@ def pyarrow(module: str) -> Any:
 
 
 def refuse_large(path: Path, metadata: Any) -> None:
-    """Raise UserError if the row groups promise far more than the file can hold."""
-    promised = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for column in range(group.num_columns):
-            part = group.column(column)
-            promised += max(4 * part.num_values, part.total_uncompressed_size)
+    """Raise UserError if the row groups promise far more than the file can hold.
+
+    Their columns are not asked one by one: with a malformed one, Arrow ends the whole process.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    promised = sum(max(0, group.total_byte_size) for group in groups)
     if promised > RATIO * path.stat().st_size + SPARE_BYTES:
         raise UserError(
             f"{path} promises {promised:,} bytes of numbers, more than {RATIO} times its own size."
