@@ -12,7 +12,7 @@ LAST = 10
 def evaluations(rows: Sequence[dict[str, Any]], seed: int) -> list[tuple[int, float]]:
     """(frames, mean return) of one seed's evaluations, in order."""
     return sorted(
-        (row["frames"], row["return"])
+        (row["frames"], float(row["return"]))
         for row in rows
         if row.get("kind") == "evaluation" and row.get("seed") == seed and sound(row)
     )
@@ -52,7 +52,7 @@ def summary(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> dict[str, A
             }
         )
     known = (row["seconds"] for row in rows if number(row.get("seconds")))
-    seconds = max(known, default=0.0)
+    seconds = max(map(float, known), default=0.0)
     return {"seconds": seconds, "seeds": per_seed, **over_seeds(per_seed)}
 
 
