@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastr
-from fastr import groups
+from fastr import groups, shifts
 from fastr.checkpoints import read_index
-from fastr.cli import run
+from fastr.cli import command, run
 from fastr.config import from_json, preset, to_json
 from fastr.datasets.opening import open_source
 from fastr.envs import module_of
@@ -241,7 +241,7 @@ def test_a_huge_text_is_not_read_whole(tmp_path):
     tracemalloc.start()
     with pytest.raises(UserError, match="larger than 1 MiB"):
         bounded_bytes(tmp_path / "config.json", MEBIBYTE)
-    with pytest.raises(UserError, match="larger than 64 MiB"):
+    with pytest.raises(UserError, match="larger than 16 MiB"):
         RunDirectory.open(tmp_path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -545,6 +545,56 @@ def test_repeated_ranges_do_not_add_up():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * MEBIBYTE
+
+
+WORDS = [
+    "walker-walk",
+    "--method",
+    "td7",
+    "tree",
+    "--seeds",
+    "0",
+    "-1",
+    "1e9",
+    "--frames",
+    "--json",
+]
+WORDS += [
+    "--json",
+    "--preset",
+    "quick",
+    "--out",
+    "",
+    "--",
+    "--shift",
+    "latency=2",
+    "--agent.hidden-dim",
+    "x",
+]
+NAMES = ["train", "info", "eval", "play", "transfer", "misfit", "sweep", "export", "collect", "x"]
+
+
+@settings(max_examples=25)
+@given(
+    name=st.sampled_from(NAMES),
+    arguments=st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=6),
+)
+def test_any_command_line_is_understood_or_refused(name, arguments):
+    if "tree" in arguments or {"-h", "--help"} & set(arguments):
+        return  # it would load the robot, to see its limbs; or print and exit
+    with contextlib.suppress(UserError):
+        assert command(name, *arguments) is not None
+
+
+@given(text=st.text("abdeilnpqrty=0123456789.:+-@ \u0663|;,", max_size=40))
+def test_any_shift_and_any_groups_are_understood_or_refused(text):
+    with contextlib.suppress(UserError):
+        for shift in shifts.drawn(text, 3):
+            assert shift(np.zeros(3, np.float32)).shape == (3,)
+    with contextlib.suppress(UserError):
+        found = groups.parse(text, 3, 2)
+        entries = [sorted(e for group in side for e in group.entries) for side in found]
+        assert entries == [[0, 1, 2], [0, 1]]
 
 
 def test_a_terminal_is_only_told_what_it_can_show(tmp_path, capsys):

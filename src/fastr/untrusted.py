@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fastr.errors import UserError
 
-TEXT_BYTES = 2**26
+TEXT_BYTES = 2**24
 """Of a JSON file that is read whole; once parsed it takes up to forty times as much memory."""
 
 
