@@ -12,7 +12,7 @@ setup: $(VENV)/installed
 # Exactly what requirements/ci.txt names, every file by its hash; then fastr itself.
 $(VENV)/installed: pyproject.toml requirements/ci.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) --require-hashes --requirement requirements/ci.txt
+	$(BIN)/$(PIP) --no-deps --require-hashes --requirement requirements/ci.txt
 	$(BIN)/$(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 

@@ -462,7 +462,23 @@ def test_a_library_is_given_no_more_memory_than_is_said():
 
 # Numbers that a run's own files give.
 
-HUGE = [-1, 0, 2**31, 2**62, 10**30, 1e300, float("nan"), float("inf"), None, "x", [], {}, True]
+HUGE = [
+    -1,
+    0,
+    2**31,
+    2**62,
+    10**30,
+    10**400,
+    -(10**400),
+    1e300,
+    float("nan"),
+    float("inf"),
+    None,
+    "x",
+    [],
+    {},
+    True,
+]
 
 
 @settings(max_examples=60)
@@ -488,7 +504,7 @@ def test_seeds_and_layers_have_a_limit():
     with pytest.raises(UserError, match="hidden-layers"):
         replace(config.agent, hidden_layers=10**9)
     with pytest.raises(UserError, match="hidden-dim"):
-        replace(config.agent, hidden_dim=2**31)
+        replace(config.agent, hidden_dim=10**400)
 
 
 JSON = st.recursive(

@@ -24,7 +24,7 @@ def require(config: Any, *names: str, low: int | float, high: int | float | None
     for name in names:
         value = getattr(config, name)
         if isinstance(value, int) and high is None and value > LARGEST:
-            raise UserError(f"{option(name)} is {value:.3g}; it must be at most {LARGEST}.")
+            raise UserError(f"{option(name)} is too large; it must be at most {LARGEST}.")
         if not (low <= value and (high is None or value <= high)):
             bounds = f"at least {low}" if high is None else f"from {low} to {high}"
             raise UserError(f"{option(name)} is {value}; it must be {bounds}.")

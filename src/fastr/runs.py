@@ -239,11 +239,10 @@ def own_paths(run: Path) -> Iterator[Path]:
     """Whatever is read or written in a run's directory, each folder before what lies in it."""
     for name in (CONFIG, ROWS, LOCK, "curve.png", "curve.csv"):
         yield run / name
-    for folder, pattern in (("checkpoints", "*/*"), ("replay", "*")):
-        yield run / folder
-        yield from (run / folder).glob("*")
-        if pattern != "*":
-            yield from (run / folder).glob(pattern)
+    for folder in (run / "checkpoints", run / "replay"):
+        yield folder
+        yield from folder.glob("*")
+    yield from (run / "checkpoints").glob("*/*")
 
 
 def check_config(config: object, path: Path) -> None:
