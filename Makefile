@@ -2,14 +2,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := pip install --quiet --disable-pip-version-check
+TOOLS := build/tools/bin
 
-.PHONY: demo test lint bench docs wheel setup
+.PHONY: demo test lint bench docs wheel setup lock audit fuzz
 
 setup: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml
+# Exactly what requirements/ci.txt names, every file by its hash; then fastr itself.
+$(VENV)/installed: pyproject.toml requirements/ci.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(BIN)/$(PIP) --no-deps --require-hashes --requirement requirements/ci.txt
+	$(BIN)/$(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
 # Trains on walker-walk for a few minutes, then shows the curve and the gait.
@@ -37,3 +41,23 @@ wheel: setup
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python tools/try_wheel.py dist 3.11 3.12 3.13
+
+# After a change of dependencies in pyproject.toml: requirements/ci.txt anew, for every platform and Python.
+# What it holds already stays at its version; `make lock UPGRADE=--upgrade` takes the newest of all.
+lock:
+	$(PYTHON) -m venv build/tools
+	$(TOOLS)/$(PIP) uv==0.13.7
+	$(TOOLS)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra dev $(UPGRADE) \
+	  --custom-compile-command "make lock" --output-file requirements/ci.txt pyproject.toml
+
+# Known vulnerabilities in what is locked; asks pypi.org.
+audit:
+	$(PYTHON) -m venv build/tools
+	$(TOOLS)/$(PIP) pip-audit==2.10.1
+	$(TOOLS)/pip-audit --strict --require-hashes --disable-pip --requirement requirements/ci.txt
+
+# Every loader with inputs found by coverage, MINUTES for each (docs/security.md).
+MINUTES ?= 5
+fuzz: setup
+	$(BIN)/$(PIP) atheris==3.0.0
+	$(BIN)/python fuzz/campaign.py --minutes $(MINUTES)

@@ -29,8 +29,8 @@ WRONG = {
     "unknown gym id": (["info", "gym:HalfCheeta-v5"], ["HalfCheeta-v5"]),
     "no module": (["info", "no_such_package:Robot-v0"], ["no_such_package"]),
     "too many seeds": (
-        ["train", "walker-walk", "--seeds", *map(str, range(5_000)), "--frames", "100000000"],
-        ["5000 seed(s)", "MiB", "at most", "--replay-capacity"],
+        ["train", "walker-walk", "--seeds", *map(str, range(1_000)), "--frames", "100000000"],
+        ["1000 seed(s)", "MiB", "at most", "--replay-capacity"],
     ),
     "no out": (["collect", "walker-walk"], ["--out"]),
     "nothing to collect": (

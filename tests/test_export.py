@@ -249,7 +249,8 @@ def test_safetensors_brings_its_own_loader(tmp_path, capsys):
     save_run(tmp_path / "run", method="td7", task="toy_envs:Count-v0@degradation:3")
     out = tmp_path / "out"
     arguments = ["--format", "safetensors", "--episodes", "0", "--json"]
-    assert run(["export", str(tmp_path / "run"), "--out", str(out), *arguments]) == 0
+    command = ["--import", "toy_envs", "export", str(tmp_path / "run")]
+    assert run([*command, "--out", str(out), *arguments]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["largest_difference"] <= 1e-5
     assert sorted(path.name for path in out.iterdir()) == [
@@ -274,7 +275,8 @@ def test_safetensors_brings_its_own_loader(tmp_path, capsys):
 
 def test_an_environment_that_has_changed_is_refused(tmp_path, capsys):
     save_run(tmp_path / "run", task="toy_envs:Count-v0", spec=EnvSpec(5, 1))
-    assert run(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
+    command = ["--import", "toy_envs", "export", str(tmp_path / "run")]
+    assert run([*command, "--out", str(tmp_path / "out")]) == 2
     assert "3 observation entries" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

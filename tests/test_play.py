@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import fastr
+import toy_envs  # noqa: F401  (a run on a module's task is only played if that is imported)
 from fastr import envs
 from fastr.cli import run
 from fastr.tiles import Strongest, Tile, canvas_size, drawn, grid, mosaic, tile_height

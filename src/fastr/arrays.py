@@ -34,6 +34,24 @@ def with_leaves(cohort: Cohort, arrays: dict[str, np.ndarray]) -> Cohort:
     )
 
 
+def check_saved(cohort: Cohort, arrays: dict[str, np.ndarray], spec: EnvSpec) -> None:
+    """Raise UserError unless a checkpoint's arrays are those of this cohort in every shape."""
+    floats = np.dtype(np.float32)
+    wanted = {name: (leaf.shape, leaf.dtype) for name, leaf in named_leaves(cohort).items()}
+    del wanted[REPLAY]
+    seeds = len(cohort.learners.seed)
+    wanted["pending_rows"] = (seeds, spec.row_dim), floats
+    wanted["pending_states"] = (seeds, spec.state_dim), floats
+    for i in range(seeds):
+        name = f"episode_actions.{i}"
+        steps = len(arrays[name]) if name in arrays and arrays[name].ndim else 0
+        wanted[name] = (steps, spec.action_dim), floats
+    for name, (shape, dtype) in wanted.items():
+        found = arrays.get(name)
+        if found is None or found.shape != shape or found.dtype != dtype:
+            raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
+
+
 def saved_cohort(config: TrainConfig, checkpoint: Checkpoint) -> tuple[Cohort, EnvSpec]:
     """All seeds at a checkpoint, their replay left empty; and the environment's sizes."""
     arrays = checkpoint.arrays()
@@ -67,9 +85,10 @@ def _array(
     # Priorities too: their shape follows the capacity, which is 1 here.
     if name.startswith("learners.replay."):
         return jnp.zeros(leaf.shape, leaf.dtype)
-    if name not in arrays or arrays[name].shape != leaf.shape:
+    found = arrays.get(name)
+    if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
         raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
-    return arrays[name]
+    return found
 
 
 def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:

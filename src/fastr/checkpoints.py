@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fastr.errors import UserError
+from fastr.untrusted import bounded_bytes
 
 FORMAT = 2
 """1 had all parameters of a network in one vector, and no evaluation under way."""
@@ -32,6 +33,10 @@ TEMPORARY = ".tmp"
 SEGMENT_NAME = re.compile(r"([0-9]{9,18})-([0-9]{9,18})\.safetensors")
 CHECKPOINT_NAME = re.compile(r"[0-9]{9,18}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
+LARGEST_COUNT = 2**60
+"""Bytes, rows or frames: more than any disk holds."""
+HEADER_BYTES = 2**23
+"""Of a safetensors file: fifty thousand arrays have their names and shapes in less."""
 
 
 class DamageError(Exception):
@@ -167,7 +172,8 @@ class Checkpoint:
         for segment in self.segments:
             self.check_segment(segment)
         start, end = self.replay.start, self.replay.end
-        rows = np.empty((end - start, *self.row_shape), np.float32)
+        with reading(self.run / "replay"):
+            rows = np.empty((end - start, *self.row_shape), np.float32)
         for segment in self.segments:
             first = max(segment.start, start)
             path = self.location(segment.name)
@@ -379,7 +385,7 @@ def temporary(path: Path) -> Path:
 
 def discard(path: Path) -> None:
     """Delete a file or a directory that may be absent; a directory vanishes at one stroke."""
-    if not path.is_dir():
+    if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
     elif path.name.startswith(TEMPORARY):
         shutil.rmtree(path)
@@ -488,7 +494,9 @@ def checked_content(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DamageError(f"{INDEX}: missing")
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(bounded_bytes(path))
+    except UserError as error:
+        raise DamageError(f"{INDEX}: size") from error
     except (ValueError, RecursionError) as error:
         raise DamageError(f"{INDEX}: not JSON") from error
     if not isinstance(content, dict):
@@ -508,9 +516,18 @@ def checked_content(path: Path) -> dict[str, Any]:
 def count(content: dict[str, Any], key: str) -> int:
     """Whole number that is not negative, from an index."""
     value = content.get(key)
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= LARGEST_COUNT:
         raise DamageError(f"{INDEX}: {key}")
     return value
+
+
+def whole_numbers(value: object, length: int) -> bool:
+    """Whether this is a list of so many whole numbers that are not negative and not absurd."""
+    return (
+        isinstance(value, list)
+        and len(value) == length
+        and all(type(entry) is int and 0 <= entry <= LARGEST_COUNT for entry in value)
+    )
 
 
 def parsed_record(entry: object) -> FileRecord:
@@ -536,6 +553,10 @@ def plain_name(name: str, index: Path) -> str:
 
 def tensors(path: Path) -> Any:
     """Open safetensors file, which checks its header against the file's size."""
+    with path.open("rb") as file:
+        promised = int.from_bytes(file.read(8), "little")
+    if promised > HEADER_BYTES:
+        raise UserError(f"{path} has a header of {promised:,} bytes; {HEADER_BYTES:,} are enough.")
     # Not mapped into memory: a file cut while it is mapped kills the process that reads it.
     return safe_open(path, framework="np", backend="pread")
 

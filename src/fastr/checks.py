@@ -4,6 +4,12 @@ from typing import Any
 
 from fastr.errors import UserError
 
+LARGEST = 2**31 - 1
+DEEPEST = 100
+"""Layers or blocks of a network, which are built one by one."""
+MOST_LEVELS = 10_000
+"""Noise levels."""
+
 
 def option(name: str) -> str:
     """A field's name as the command line spells it."""
@@ -11,9 +17,14 @@ def option(name: str) -> str:
 
 
 def require(config: Any, *names: str, low: int | float, high: int | float | None = None) -> None:
-    """Raise UserError unless each of these fields lies between the bounds."""
+    """Raise UserError unless each of these fields lies between the bounds.
+
+    Without an upper one, a whole number must still be one that the device can count to.
+    """
     for name in names:
         value = getattr(config, name)
+        if isinstance(value, int) and high is None and value > LARGEST:
+            raise UserError(f"{option(name)} is too large; it must be at most {LARGEST}.")
         if not (low <= value and (high is None or value <= high)):
             bounds = f"at least {low}" if high is None else f"from {low} to {high}"
             raise UserError(f"{option(name)} is {value}; it must be {bounds}.")

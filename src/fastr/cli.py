@@ -63,6 +63,8 @@ Only the one that was asked for is imported: most bring in JAX, and a report or 
 """
 
 Options = TypeVar("Options")
+LONGEST = 4_000
+"""Characters of a sentence; names in files may be longer."""
 
 
 def main() -> None:
@@ -88,12 +90,15 @@ def run(arguments: list[str]) -> int:
             print(f"fastr {version('fastr')}")
             return 0
         return command(*arguments).run()
-    except UserError as error:
-        print(f"fastr: {error}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        print(f"fastr: {error}", file=sys.stderr)
-        return 1
+    except (UserError, RunError) as error:
+        print(f"fastr: {harmless(str(error))}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
+
+
+def harmless(said: str) -> str:
+    """What a terminal only shows: a name in a file may hold codes that it would obey."""
+    shown = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in said[:LONGEST])
+    return shown if len(said) <= LONGEST else f"{shown}…"
 
 
 def after_imports(arguments: list[str]) -> list[str]:

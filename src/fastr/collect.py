@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Float32
 
 from fastr.arrays import saved_cohort
+from fastr.checkpoints import whole_numbers
 from fastr.config import from_json
 from fastr.datasets.minari import PROVENANCE, Episode, MinariWriter
 from fastr.datasets.replay import RunReplay, episode_begins, unpacked
-from fastr.envs import episode_seed
+from fastr.envs import episode_seed, require_imported
 from fastr.errors import UserError
 from fastr.learner import Learner
 from fastr.pool import EnvPool
@@ -85,6 +86,7 @@ def from_run(
     """Write transitions of a run's task under the policies of its newest checkpoint."""
     directory = RunDirectory.open(run)
     config, checkpoint = from_json(directory.config["train"]), directory.latest()
+    require_imported(config.task, run)
     seeds = list(chosen) or list(config.seeds)
     if strange := [seed for seed in seeds if seed not in config.seeds]:
         raise UserError(f"--seeds {strange[0]} is not in {run}; it has {list(config.seeds)}.")
@@ -96,7 +98,10 @@ def from_run(
         learners = jax.tree.map(lambda leaf: leaf[np.array(places)], cohort.learners)
         act = learned_actions(learners, policy, int(cohort.steps))
     # Episodes that the run has not seen.
-    first = [int(checkpoint.host["episodes"][place]) + 1 for place in places]
+    begun: Any = checkpoint.host.get("episodes")
+    if not whole_numbers(begun, len(config.seeds)):
+        raise UserError(f"{run}: checkpoint {checkpoint.name} does not say which episodes it saw.")
+    first = [begun[place] + 1 for place in places]
     facts = {
         "task": config.task,
         "frame_skip": config.frame_skip,

@@ -15,6 +15,9 @@ from fastr.methods import METHODS, OWN, RANDOM_FRAMES, AgentConfig, named, quick
 from fastr.names import Preset
 from fastr.representations.tree import TreeConfig
 
+MOST_SEEDS = 1_000
+"""Each has a simulator in a process of its own."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -75,6 +78,8 @@ class TrainConfig:
         seeds = list(self.seeds)
         if not seeds:
             raise UserError("--seeds is empty; give at least one seed.")
+        if len(seeds) > MOST_SEEDS:
+            raise UserError(f"--seeds names {len(seeds):,}; at most {MOST_SEEDS:,} train together.")
         if len(set(seeds)) < len(seeds):
             raise UserError(f"--seeds {seeds} names a seed twice; each must be given once.")
         if not all(0 <= seed < 2**31 for seed in seeds):

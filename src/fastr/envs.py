@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -180,6 +181,28 @@ def parse(task: str) -> SuiteTask | GymTask:
     else:
         hint = nearest(task, tasks())
     raise UserError(f"{task!r} is not a DM Control Suite task.{hint}")
+
+
+def module_of(task: str) -> str:
+    """The Python module that is imported to make this task; empty if none is."""
+    if ":" not in shifts.split(task)[0]:
+        return ""
+    name = parse(task)
+    return name.name.rpartition(":")[0] if isinstance(name, GymTask) else ""
+
+
+def require_imported(task: str, run: Path) -> None:
+    """Raise UserError if playing a run's task would import a module that nobody has asked for.
+
+    A run's config.json may come from anywhere, and importing a module executes it. One that is
+    imported already, by `fastr --import` or by the program that uses fastr, executes nothing more.
+    """
+    module = module_of(task)
+    if module and module not in sys.modules:
+        raise UserError(
+            f"{run} is on {task}, which imports the Python module {module}: if that module is to "
+            f"be trusted, say so with `fastr --import {module} ...` (docs/security.md)."
+        )
 
 
 def load(

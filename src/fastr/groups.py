@@ -99,6 +99,8 @@ def _group(text: str, default: str, kind: str, size: int) -> Group:
                 f"--groups: there is no {kind} {word.strip()}; they are numbered 0 to {size - 1}."
             )
         entries.extend(range(first, last + 1))
+        if len(entries) > size:
+            raise UserError(f"--groups: {text.strip()[:40]!r} names a {kind} twice.")
     return Group(name if equals and name else default, tuple(entries))
 
 

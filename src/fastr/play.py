@@ -31,6 +31,7 @@ def greedy_returns(
 ) -> Float[np.ndarray, "seed episode"]:
     """The undiscounted return of every episode of this task, played in worker processes."""
     config = policies[0].config
+    check_body(policies[0], task)
     seeds = [one.seed for one in policies]
     workers = evaluation_workers(len(seeds), len(episodes))
     total = len(seeds) * len(episodes)
@@ -40,6 +41,17 @@ def greedy_returns(
     ):
         under_way = evaluator.submit([one.leaves for one in policies], seeds, episodes)
         return under_way.returns(advance)
+
+
+def check_body(trained: Trained, task: str) -> None:
+    """Raise UserError unless the task is there and has the sizes that the policy was trained on."""
+    here, there = envs.spec(task, trained.config.frame_skip), trained.spec
+    if here != there:
+        raise UserError(
+            f"{task} has {here.state_dim} observation entries and {here.action_dim} actuators "
+            f"here, but {there.state_dim} and {there.action_dim} in {trained.path}: it is not the "
+            "same environment."
+        )
 
 
 class Episode:

@@ -22,6 +22,7 @@ import fastr
 from fastr import checkpoints
 from fastr.checkpoints import CONFIG, ROWS, Checkpoint, Snapshot
 from fastr.errors import UserError, nearest
+from fastr.untrusted import bounded_bytes, require_own
 
 LOCK = "lock"
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "mujoco", "dm_control", "gymnasium")
@@ -232,8 +233,9 @@ def _no_run(path: Path) -> str:
 def read_config(path: Path) -> dict[str, Any]:
     """Content of config.json at this path; UserError if there is none."""
     file = path / CONFIG
+    require_own(own_paths(path))
     try:
-        config = json.loads(file.read_bytes())
+        config = json.loads(bounded_bytes(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(_no_run(path)) from error
     except OSError as error:
@@ -242,6 +244,16 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{file} is not JSON, so {path} is not a run directory.") from error
     check_config(config, path)
     return config
+
+
+def own_paths(run: Path) -> Iterator[Path]:
+    """Whatever is read or written in a run's directory, each folder before what lies in it."""
+    for name in (CONFIG, ROWS, LOCK, "curve.png", "curve.csv"):
+        yield run / name
+    for folder in (run / "checkpoints", run / "replay"):
+        yield folder
+        yield from folder.glob("*")
+    yield from (run / "checkpoints").glob("*/*")
 
 
 def check_config(config: object, path: Path) -> None:

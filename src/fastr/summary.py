@@ -12,10 +12,20 @@ LAST = 10
 def evaluations(rows: Sequence[dict[str, Any]], seed: int) -> list[tuple[int, float]]:
     """(frames, mean return) of one seed's evaluations, in order."""
     return sorted(
-        (row["frames"], row["return"])
+        (row["frames"], float(row["return"]))
         for row in rows
-        if row["kind"] == "evaluation" and row["seed"] == seed
+        if row.get("kind") == "evaluation" and row.get("seed") == seed and sound(row)
     )
+
+
+def sound(row: dict[str, Any]) -> bool:
+    """Whether an evaluation has its frames and a finite return."""
+    return type(row.get("frames")) is int and number(row.get("return"))
+
+
+def number(value: object) -> bool:
+    """Whether this is a number of ordinary size."""
+    return type(value) in (int, float) and abs(value) < 1e300  # pyright: ignore
 
 
 def curve_csv(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:
@@ -41,7 +51,8 @@ def summary(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> dict[str, A
                 "last_10_evaluations_return": float(np.mean(returns[-LAST:])) if returns else None,
             }
         )
-    seconds = max((row["seconds"] for row in rows), default=0.0)
+    known = (row["seconds"] for row in rows if number(row.get("seconds")))
+    seconds = max(map(float, known), default=0.0)
     return {"seconds": seconds, "seeds": per_seed, **over_seeds(per_seed)}
 
 

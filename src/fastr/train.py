@@ -15,16 +15,18 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from fastr.arrays import REPLAY, inherited, named_leaves, with_leaves
-from fastr.checkpoints import Checkpoint, Snapshot
+from fastr.arrays import REPLAY, check_saved, inherited, named_leaves, with_leaves
+from fastr.checkpoints import Checkpoint, Snapshot, whole_numbers
 from fastr.config import TrainConfig
-from fastr.errors import RunError
+from fastr.errors import RunError, UserError
 from fastr.evaluate import Evaluation, Evaluator, evaluation_workers
 from fastr.learner import Cohort, Engine
 from fastr.policies import snapshots
 from fastr.pool import EnvPool, Steps
 from fastr.processes import PATIENCE_SECONDS
 from fastr.runs import RunWriter
+from fastr.spec import EnvSpec
+from fastr.summary import number
 
 # How often the host looks whether a loss has turned non-finite, in agent steps.
 HEALTH_STEPS = 500
@@ -46,6 +48,27 @@ class Host:
     """Evaluations started."""
     actions: list[list[np.ndarray]] = field(default_factory=list)
     """Each seed's actions in its current episode: replayed, they rebuild the simulator's state."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, config: TrainConfig) -> "Host":
+        """What a checkpoint says of them; UserError if it is not what was saved with it."""
+        saved, seeds = checkpoint.host, len(config.seeds)
+        numbers: list[Any] = [saved.get("seconds"), *as_list(saved.get("returns"))]
+        sound = (
+            whole_numbers([saved.get("next_step"), saved.get("evaluated")], 2)
+            and whole_numbers(saved.get("episodes"), seeds)
+            and len(numbers) == seeds + 1
+            and all(map(number, numbers))
+            and saved["next_step"] == checkpoint.frames // config.frame_skip + 1
+            and saved["next_step"] == checkpoint.replay.end + 1
+            and type(saved.get("evaluating")) is bool
+            and saved["evaluated"] >= saved["evaluating"]
+        )
+        if not sound:
+            raise UserError(f"Checkpoint {checkpoint.name} does not fit this run's configuration.")
+        seconds, *returns = map(float, numbers)
+        next_step, episodes, evaluated = (saved[n] for n in ("next_step", "episodes", "evaluated"))
+        return cls(next_step, seconds, list(episodes), returns, evaluated)
 
 
 class Pending(NamedTuple):
@@ -210,6 +233,11 @@ class Trainer:
             "seconds": round(time.monotonic() - self.clock, 3),
         }
 
+    @property
+    def metrics_shape(self) -> tuple[int, int]:
+        """Seeds and metrics of an update."""
+        return len(self.config.seeds), len(self.engine.metric_names)
+
     def losses(self, metrics: jax.Array | None, i: int) -> dict[str, float | None]:
         """The metrics of one seed's update; null before the first."""
         if metrics is None:
@@ -282,16 +310,17 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue where the checkpoint was made, as if nothing had happened."""
-        arrays, saved = checkpoint.arrays(), dict(checkpoint.host)
-        evaluating = saved.pop("evaluating")
+        arrays, self.host = checkpoint.arrays(), Host.of(checkpoint, self.config)
+        check_saved(self.cohort, arrays, self.pool.spec)
         start, rows = checkpoint.replay_rows()
+        check_replay(rows, self.config, self.pool.spec)
         replay = np.array(self.cohort.learners.replay.rows)
         slots = np.arange(start, start + len(rows)) % self.config.capacity
         replay[:, slots] = rows.swapaxes(0, 1)
         self.cohort = with_leaves(self.cohort, arrays | {REPLAY: replay})
         self.rows, self.states = arrays["pending_rows"], arrays["pending_states"]
         actions = [arrays[f"episode_actions.{i}"] for i in range(len(self.config.seeds))]
-        self.host = Host(**saved, actions=[list(taken) for taken in actions])
+        self.host.actions = [list(taken) for taken in actions]
         self.saved_steps = self.host.next_step
         states = self.pool.restore(self.host.episodes, actions)
         if not np.array_equal(states, self.states):
@@ -299,11 +328,22 @@ class Trainer:
                 f"{self.config.task} does not repeat itself: the same seed and actions led to "
                 "another state, so this run cannot be continued where it stopped."
             )
-        if "metrics" in arrays:
+        if arrays.get("metrics", np.empty(0)).shape == self.metrics_shape:
             self.metrics = jax.numpy.asarray(arrays["metrics"])
-        if evaluating:
+        if checkpoint.host["evaluating"]:
             self.host.evaluated -= 1
             self.start_evaluation((self.host.next_step - 1) * self.config.frame_skip)
+
+
+def as_list(value: object) -> list:
+    """The value itself if it is a list; nothing otherwise."""
+    return value if isinstance(value, list) else []
+
+
+def check_replay(rows: np.ndarray, config: TrainConfig, spec: EnvSpec) -> None:
+    """Raise UserError unless these transitions are of this run."""
+    if rows.shape[1:] != (len(config.seeds), spec.row_dim) or len(rows) > config.capacity:
+        raise UserError("The checkpoint's replay does not fit this run's configuration.")
 
 
 def train(

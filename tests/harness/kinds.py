@@ -255,7 +255,7 @@ def second_process(victim, rng, entry):
     child = victim.launch()
     under_way(victim, child, rng)
     entry.detail = rng.choice(["resume", "train"])
-    resume = ["resume", str(victim.path)]
+    resume = ["--import", "fault_envs", "resume", str(victim.path)]
     command = resume if entry.detail == "resume" else [*TRAIN, "--out", str(victim.path)]
     second = Child(command, victim.logs / "second.log", WELL)
     code, said = second.wait(), second.said()

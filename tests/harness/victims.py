@@ -211,7 +211,7 @@ class Victim:
 
     def command(self) -> list[str]:
         if (self.path / "config.json").exists():
-            return ["resume", str(self.path)]
+            return ["--import", TASK.partition(":")[0], "resume", str(self.path)]
         return [*TRAIN, "--out", str(self.path)]
 
     def checkpoints(self) -> list[Path]:

@@ -17,7 +17,7 @@ from fastr.agents.critics import (
     squared_error,
     worst_error,
 )
-from fastr.checks import require
+from fastr.checks import DEEPEST, require
 from fastr.networks import MLP
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
 from fastr.spec import EnvSpec
@@ -55,7 +55,8 @@ class SACConfig:
     """Arithmetic of matrix products: float32, or tf32 (accelerators only)."""
 
     def __post_init__(self):
-        require(self, "batch_size", "hidden_dim", "hidden_layers", low=1)
+        require(self, "batch_size", "hidden_dim", low=1)
+        require(self, "hidden_layers", low=1, high=DEEPEST)
         require(self, "discount", "target_rate", low=0, high=1)
         rates = ("critic_learning_rate", "actor_learning_rate", "temperature_learning_rate")
         require(self, *rates, low=0)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from fastr.commands.show import Flag, Run, print_json, print_table
 from fastr.config import from_json
+from fastr.envs import require_imported
 from fastr.errors import RunError, UserError
 from fastr.runs import RunDirectory
 from fastr.trained import Trained
@@ -145,6 +146,7 @@ def opened(path: Path) -> Trained:
     """The first seed of a run at its newest sound checkpoint; passed-over ones are named."""
     directory = RunDirectory.open(path)
     config = from_json(directory.config["train"])
+    require_imported(config.task, path)
     checkpoint = directory.latest()
     for message in checkpoint.skipped:
         print(f"fastr: {message}", file=sys.stderr)

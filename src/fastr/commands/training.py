@@ -14,10 +14,11 @@ from fastr.checkpoints import Checkpoint
 from fastr.checks import require
 from fastr.commands.show import Flag, Run, print_json, print_table
 from fastr.config import TrainConfig, from_json, to_json
+from fastr.envs import require_imported
 from fastr.errors import RunError, UserError
 from fastr.pool import WorkerError
 from fastr.processes import PATIENCE_SECONDS
-from fastr.runs import CONFIG, RunWriter, first_difference, provenance, write_errors
+from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference, provenance, write_errors
 from fastr.summary import LAST, evaluations, summary
 
 PATIENCE_LIMIT = 86_400.0
@@ -70,9 +71,12 @@ class Resume:
 
     def run(self) -> int:
         """Train from the newest sound checkpoint."""
+        # Before anything of the run is touched.
+        config = from_json(RunDirectory.open(self.run_directory).config["train"])
+        require_imported(config.task, self.run_directory)
+        check_possible(config)
         writer, checkpoint = RunWriter.resume(self.run_directory)
         with writer:
-            config = from_json(writer.config["train"])
             for message in checkpoint.skipped if checkpoint else ():
                 print(f"fastr: {message}", file=sys.stderr)
             return train_to_the_end(self, config, writer, checkpoint)

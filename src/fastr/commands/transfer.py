@@ -14,6 +14,7 @@ from fastr.commands.looking import opened
 from fastr.commands.show import Flag, print_json, print_table, write_csv
 from fastr.commands.training import check_possible, finished_rows
 from fastr.config import TrainConfig, from_json
+from fastr.envs import require_imported
 from fastr.errors import UserError
 from fastr.runs import RunDirectory
 from fastr.shifts import split
@@ -84,6 +85,7 @@ class Transfer:
         found = []
         for path in self.sources:
             config = from_json(RunDirectory.open(path).config["train"])
+            require_imported(config.task, path)
             if not isinstance(config.agent, SpectralConfig):
                 raise UserError(f"{path} was trained by {config.method}, which has no encoder.")
             kept = part_to_keep(config.agent.representation)

@@ -15,8 +15,12 @@ from fastr.spec import EnvSpec
 
 CHUNK_ROWS = 16_384
 """Transitions in memory at a time while a dataset is read."""
-CHUNK_NUMBERS = 2**24
+CHUNK_NUMBERS = 2**21
 """Numbers in memory at a time, for rows so wide that fewer of them are taken."""
+WIDEST = 2**20
+"""Numbers in one transition."""
+RATIO, SPARE_BYTES = 200, 2**20
+"""A file may hold this many times its own size, and so many bytes more."""
 ROUNDING = 1e-5
 """How far an action may lie outside its bounds, as a share of their distance."""
 
@@ -76,6 +80,20 @@ def checked(source: Source, *, within_bounds: bool) -> Iterator[Chunk]:
         if within_bounds:
             refuse_outside(source, chunk, low, high)
         yield chunk
+
+
+def refuse_bomb(path: Path, spec: EnvSpec, rows: int, stored_bytes: int) -> None:
+    """Raise UserError if a file promises far more than it can honestly hold, before it is read.
+
+    Real numbers hardly compress. Without this, a file of a megabyte could fill memory and disk.
+    """
+    if spec.row_dim > WIDEST:
+        raise UserError(f"{path}: a transition of {spec.row_dim:,} numbers is too wide.")
+    if rows * spec.row_dim * 4 > RATIO * stored_bytes + SPARE_BYTES:
+        raise UserError(
+            f"{path} promises {rows:,} transitions in {stored_bytes:,} bytes, more than {RATIO} "
+            "times its own size: store it without compression if that is true."
+        )
 
 
 def action_bounds(source: Source) -> tuple[np.ndarray, np.ndarray]:

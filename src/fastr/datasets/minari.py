@@ -5,6 +5,7 @@ written here with Minari itself, and reads here what Minari writes.
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -15,12 +16,17 @@ import h5py
 import numpy as np
 from jaxtyping import Float32
 
-from fastr.datasets.base import About, Chunk, Source, float32, numeric, reading
+from fastr.datasets.base import About, Chunk, Source, float32, numeric, reading, refuse_bomb
 from fastr.errors import UserError
 from fastr.spec import EnvSpec
+from fastr.untrusted import bounded_bytes, require_own
 
 DATA, METADATA = "main_data.hdf5", "metadata.json"
 EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
+DEEPEST, MOST_LEAVES = 8, 1_000
+"""Levels of dictionaries in an observation, and arrays in all of them."""
+CHUNK_BYTES = 2**25
+"""Of an array's piece that HDF5 decompresses at one stroke."""
 MINARI_VERSION = "0.5.4"
 """The release whose format is written here."""
 PROVENANCE = "fastr_provenance"
@@ -44,6 +50,7 @@ class Minari(Source):
     def __init__(self, path: Path):
         self.path = path
         folder = data_folder(path)
+        require_own((path / "data", folder / METADATA, folder / DATA))
         metadata = read_metadata(folder)
         self._file = folder / DATA
         self.columns = {
@@ -57,9 +64,10 @@ class Minari(Source):
             steps = [episode_steps(self._file, file[name]) for name in self._episodes]
             first = file[self._episodes[0]]
             spec = EnvSpec(
-                sum(width(leaf) for leaf in leaves(self._file, first, "observations")),
-                sum(width(leaf) for leaf in leaves(self._file, first, "actions")),
+                widths(leaves(self._file, first, "observations")),
+                widths(leaves(self._file, first, "actions")),
             )
+            refuse_bomb(self._file, spec, sum(steps), self._file.stat().st_size)
         provenance = metadata.get(PROVENANCE)
         provenance = provenance if isinstance(provenance, dict) else {}
         self.about = About(
@@ -73,27 +81,27 @@ class Minari(Source):
 
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, episode by episode."""
-        with h5py.File(self._file, "r") as file:
+        with reading(self._file), h5py.File(self._file, "r") as file:
             for number, name in enumerate(self._episodes):
-                steps = episode_steps(self._file, file[name])
+                group = own(self._file, file, name)
+                steps = episode_steps(self._file, group)
                 for first in range(0, steps, self.rows_at_once):
                     last = min(steps, first + self.rows_at_once)
-                    with reading(self._file):
-                        yield self._chunk(file[name], name, number, range(first, last))
+                    yield self._chunk(group, name, number, range(first, last))
 
     def _chunk(self, group: Any, name: str, number: int, rows: range) -> Chunk:
         spec, first, last = self.about.spec, rows.start, rows.stop
-        states = flat(leaves(self._file, group, "observations"), first, last + 1)
-        actions = flat(leaves(self._file, group, "actions"), first, last)
+        observed, taken = (leaves(self._file, group, c) for c in ("observations", "actions"))
         for column, found, wanted in (
-            ("observations", states.shape[1], spec.state_dim),
-            ("actions", actions.shape[1], spec.action_dim),
+            ("observations", widths(observed), spec.state_dim),
+            ("actions", widths(taken), spec.action_dim),
         ):
             if found != wanted:
                 raise UserError(
                     f"{self._file}: column {column}, {name} has {found} coordinates and "
                     f"{self._episodes[0]} has {wanted}; they must be equal."
                 )
+        states, actions = flat(observed, first, last + 1), flat(taken, first, last)
         episode = np.full(len(rows), number, np.int64)
         return Chunk(states[:-1], actions, states[1:], episode, f"{name} step", first)
 
@@ -118,7 +126,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     """Content of metadata.json; UserError unless it describes an HDF5 dataset."""
     path = folder / METADATA
     try:
-        metadata = json.loads(path.read_bytes())
+        metadata = json.loads(bounded_bytes(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
@@ -157,23 +165,40 @@ def own(path: Path, group: Any, name: str) -> Any:
     return group[name]
 
 
-def leaves(path: Path, group: Any, name: str) -> list[Any]:
-    """The arrays below a name, those of a dictionary in the order of their keys."""
+def leaves(path: Path, group: Any, name: str, depth: int = 0) -> list[Any]:
+    """The arrays below a name, those of a dictionary in the order of their keys.
+
+    Groups may hold one another many times over: without a bound a small file is an endless tree.
+    """
     if name not in group:
         raise UserError(f"{path}: {group.name} has no column {name}.")
     member = own(path, group, name)
     if isinstance(member, h5py.Group):
-        return [leaf for key in sorted(member) for leaf in leaves(path, member, key)]
+        found: list[Any] = []
+        for key in sorted(member) if depth < DEEPEST else ():
+            found += leaves(path, member, key, depth + 1)
+            if len(found) > MOST_LEAVES:
+                break
+        if not 1 <= len(found) <= MOST_LEAVES:
+            raise UserError(
+                f"{path}: {group.name}/{name} has no array, more than {MOST_LEAVES}, or one below "
+                f"more than {DEEPEST} groups."
+            )
+        return found
     if not isinstance(member, h5py.Dataset) or not numeric(member.dtype) or not member.shape:
         raise UserError(f"{path}: {group.name}/{name} is not an array of plain numbers.")
     if member.is_virtual or member.external:
         raise UserError(f"{path}: {group.name}/{name} lies in another file; copy it into this one.")
+    if member.chunks and math.prod(member.chunks) * member.dtype.itemsize > CHUNK_BYTES:
+        raise UserError(
+            f"{path}: {group.name}/{name} has pieces of more than {CHUNK_BYTES:,} bytes."
+        )
     return [member]
 
 
-def width(leaf: Any) -> int:
-    """Coordinates per row."""
-    return int(np.prod(leaf.shape[1:], dtype=np.int64))
+def widths(parts: list[Any]) -> int:
+    """Coordinates per row, of all parts together."""
+    return sum(math.prod(part.shape[1:]) for part in parts)
 
 
 def episode_steps(path: Path, group: Any) -> int:

@@ -2,19 +2,28 @@
 
 import contextlib
 import math
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib import format as npy
 
-from fastr.datasets.base import About, Chunk, Source, float32, numeric, reading
+from fastr.datasets.base import About, Chunk, Source, float32, reading, refuse_bomb
 from fastr.datasets.columns import ACTION_HIGH, ACTION_LOW, check_shapes, column_names
 from fastr.errors import UserError
 from fastr.spec import EnvSpec
 
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""What NumPy writes. Others decompress a byte to megabytes, or ask for gigabytes to begin with."""
+HEADER_BYTES = 10_000
+HEADER = re.compile(
+    rb"\s*\{\s*'descr'\s*:\s*'([^'\\]{1,20})'\s*,\s*'fortran_order'\s*:\s*(True|False)\s*,"
+    rb"\s*'shape'\s*:\s*\(([0-9, ]{0,200})\)\s*,?\s*\}\s*"
+)
+"""An array's header is a Python expression: this form is read, and none is evaluated."""
+NUMBERS = re.compile(r"[<>|=]?(f2|f4|f8|f16|[iu][1248]|b1)")
 BOUND_NUMBERS = 2**16
 """More action coordinates than this have no bounds worth reading."""
 
@@ -23,6 +32,7 @@ class Header(NamedTuple):
     """What an array's header promises, checked against the size of the archive's member."""
 
     shape: tuple[int, ...]
+    fortran: bool
     dtype: np.dtype
 
 
@@ -44,6 +54,7 @@ class Npz(Source):
                 f"{path}: {ACTION_LOW} and {ACTION_HIGH} must have {action_dim} numbers each, "
                 "one per action coordinate."
             )
+        refuse_bomb(path, EnvSpec(state_dim, action_dim), rows, path.stat().st_size)
         self.about = About(path.stem, EnvSpec(state_dim, action_dim), rows, bounds)
 
     def present(self) -> list[str]:
@@ -53,12 +64,12 @@ class Npz(Source):
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, decompressed as they are asked for."""
         with contextlib.ExitStack() as stack:
-            archive = stack.enter_context(zipfile.ZipFile(self.path))
-            files = {
-                column: stack.enter_context(archive.open(f"{name}.npy"))
-                for column, name in self.columns.items()
-            }
             with reading(self.path):
+                archive = stack.enter_context(zipfile.ZipFile(self.path))
+                files = {
+                    column: stack.enter_context(archive.open(f"{name}.npy"))
+                    for column, name in self.columns.items()
+                }
                 for file in files.values():
                     read_header(file)
             for first in range(0, self.about.rows, self.rows_at_once):
@@ -78,27 +89,37 @@ class Npz(Source):
 
 def checked_header(path: Path, archive: zipfile.ZipFile, name: str) -> Header:
     """An array's shape and type; UserError unless it holds as many plain numbers as it says."""
-    member = f"{name}.npy"
-    with archive.open(member) as file:
-        shape, fortran, dtype = read_header(file)
+    entry = archive.getinfo(f"{name}.npy")
+    if entry.compress_type not in METHODS:
+        raise UserError(f"{path}: column {name} is not compressed as NumPy does; save it anew.")
+    with archive.open(entry) as file:
+        header = read_header(file)
         start = file.tell()
-    if not numeric(dtype):
-        raise UserError(f"{path}: column {name} holds {dtype}, not plain numbers.")
-    if fortran and len(shape) > 1:
+    if header is None:
+        raise UserError(f"{path}: column {name} holds something other than plain numbers.")
+    if header.fortran and len(header.shape) > 1:
         raise UserError(
             f"{path}: column {name} is stored column by column (Fortran order); save "
             "np.ascontiguousarray of it."
         )
-    if archive.getinfo(member).file_size - start != math.prod(shape) * dtype.itemsize:
+    if entry.file_size - start != math.prod(header.shape) * header.dtype.itemsize:
         raise UserError(f"{path}: column {name} is not as long as its header says; damaged?")
-    return Header(shape, dtype)
+    return header
 
 
-def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, Fortran order and type at the beginning of an array's file."""
-    version = npy.read_magic(file)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    return read(file)
+def read_header(file: Any) -> Header | None:
+    """What stands at the beginning of an array's file; None if it is no array of plain numbers."""
+    if file.read(6) != b"\x93NUMPY":
+        raise ValueError("not an array of NumPy's")
+    major, _ = file.read(2)
+    length = int.from_bytes(file.read(2 if major == 1 else 4), "little")
+    if length > HEADER_BYTES:
+        raise ValueError(f"a header of {length:,} bytes")
+    match = HEADER.fullmatch(file.read(length))
+    if match is None or not NUMBERS.fullmatch(match[1].decode(errors="replace")):
+        return None
+    shape = tuple(int(size) for size in match[3].split(b",") if size.strip())
+    return Header(shape, match[2] == b"True", np.dtype(match[1].decode()))
 
 
 def bounds_of(

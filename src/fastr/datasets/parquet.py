@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from fastr.datasets.base import About, Chunk, Source, float32, reading
+from fastr.datasets.base import (
+    RATIO,
+    SPARE_BYTES,
+    About,
+    Chunk,
+    Source,
+    float32,
+    reading,
+    refuse_bomb,
+)
 from fastr.datasets.columns import (
     ACTION_HIGH,
     ACTION_LOW,
@@ -19,8 +28,13 @@ from fastr.datasets.columns import (
 )
 from fastr.errors import UserError
 from fastr.spec import EnvSpec
+from fastr.untrusted import limited_memory
 
 VECTORS = ("state", "action", "next_state")
+ARROW_BYTES = 2**31
+"""More than this Arrow is not given while it reads: it believes what a page says of its size."""
+THRIFT_LIMITS = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
+"""Of the table of contents, which Arrow otherwise takes at its word up to 100 MB."""
 
 
 class Parquet(Source):
@@ -28,9 +42,13 @@ class Parquet(Source):
 
     def __init__(self, path: Path):
         self.path = path
-        with reading(path):
-            self._file = pyarrow("parquet").ParquetFile(path)
-            schema = self._file.schema_arrow
+        with reading(path), limited_memory(ARROW_BYTES):
+            self._file = pyarrow("parquet").ParquetFile(path, **THRIFT_LIMITS)
+            refuse_large(path, self._file.metadata)
+            self._describe(self._file.schema_arrow)
+
+    def _describe(self, schema: Any) -> None:
+        path = self.path
         self._wide = {column: wide_columns(schema.names, column) for column in VECTORS}
         lists = [name for name in schema.names if name]
         wide = [column for column, parts in self._wide.items() if parts]
@@ -43,6 +61,7 @@ class Parquet(Source):
         widths = {column: self._width(column) for column in VECTORS}
         shapes = {column: (rows, width) for column, width in widths.items()} | {"episode": (rows,)}
         _, state_dim, action_dim = check_shapes(path, self.columns, shapes)
+        refuse_bomb(path, EnvSpec(state_dim, action_dim), rows, path.stat().st_size)
         bounds = declared_bounds(path, schema.metadata or {}, action_dim)
         self.about = About(path.stem, EnvSpec(state_dim, action_dim), rows, bounds)
 
@@ -58,22 +77,23 @@ class Parquet(Source):
         name = self.columns[column]
         with reading(self.path):
             batch = next(self._file.iter_batches(batch_size=1, columns=[name]))
-            first = batch.column(0)[0].as_py()
+            first = batch.column(0).value_lengths()[0].as_py()
         if not first:
             raise UserError(f"{self.path}: column {name}, row 0 is empty.")
-        return len(first)
+        return first
 
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, row group by row group."""
         first = 0
         batches = self._file.iter_batches(batch_size=self.rows_at_once, columns=self._names())
         while True:
-            with reading(self.path):
+            with reading(self.path), limited_memory(ARROW_BYTES):
                 batch = next(batches, None)
+                chunk = self._chunk(batch, first) if batch and batch.num_rows else None
             if batch is None:
                 return
-            if batch.num_rows:
-                yield self._chunk(batch, first)
+            if chunk:
+                yield chunk
             first += batch.num_rows
 
     def _chunk(self, batch: Any, first: int) -> Chunk:
@@ -121,6 +141,19 @@ def pyarrow(module: str) -> Any:
         raise UserError(
             "Parquet files need pyarrow; install it with `pip install pyarrow`."
         ) from None
+
+
+def refuse_large(path: Path, metadata: Any) -> None:
+    """Raise UserError if the row groups promise far more than the file can hold.
+
+    Their columns are not asked one by one: with a malformed one, Arrow ends the whole process.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    promised = sum(max(0, group.total_byte_size) for group in groups)
+    if promised > RATIO * path.stat().st_size + SPARE_BYTES:
+        raise UserError(
+            f"{path} promises {promised:,} bytes of numbers, more than {RATIO} times its own size."
+        )
 
 
 def wide_columns(names: list[str], column: str) -> list[str]:

@@ -30,7 +30,8 @@ class RunReplay(Source):
         self.checkpoint = run.latest()
         train = run.config["train"]
         self.spec = self._spec()
-        self.seeds = list(train.get("seeds", ()))
+        seeds = train.get("seeds")
+        self.seeds = seeds if isinstance(seeds, list) else []
         steps = self.checkpoint.replay.end - self.checkpoint.replay.start
         if steps == 0:
             raise UserError(f"{path} is empty: its replay holds no transition yet.")

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fastr.checks import require
+from fastr.checks import DEEPEST, MOST_LEVELS, require
 from fastr.errors import UserError
 from fastr.misfit.splits import SplitBy
 from fastr.names import Preset
@@ -46,10 +46,12 @@ class PredictorConfig:
     """Arithmetic of matrix products: float32, tf32 or bfloat16 (accelerators)."""
 
     def __post_init__(self):
-        require(self, "feature_dim", "hidden_dim", "noise_levels", "fourier_targets", low=1)
+        require(self, "feature_dim", "hidden_dim", "fourier_targets", low=1)
+        require(self, "noise_levels", low=1, high=MOST_LEVELS)
         require(self, "epochs", low=1)
         require(self, "batch_size", low=2)
-        require(self, "blocks", "moment_weight", "learning_rate", low=0)
+        require(self, "blocks", low=0, high=DEEPEST)
+        require(self, "moment_weight", "learning_rate", low=0)
 
     def representation(self, kind: Kind) -> CPConfig | JointConfig:
         """The representation that makes the feature; its reward head stays untrained."""

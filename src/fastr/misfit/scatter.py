@@ -13,6 +13,7 @@ from fastr.errors import UserError
 from fastr.misfit.report import REPORT, plotting
 from fastr.runs import CONFIG, RunDirectory
 from fastr.summary import LAST, summary
+from fastr.untrusted import bounded_bytes
 
 TABLE_TASKS = (
     "cheetah-run",
@@ -77,7 +78,7 @@ def report_entries(path: Path) -> list[dict[str, Any]]:
     """The datasets of a report; UserError unless it is one."""
     file = path / REPORT if path.is_dir() else path
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(bounded_bytes(file))
     except OSError as error:
         raise UserError(f"{file} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
@@ -115,7 +116,10 @@ def run_returns(path: Path) -> Returns:
     """The last ten evaluations of a run, averaged over its seeds."""
     run = RunDirectory.open(path)
     train = run.config["train"]
-    mean = summary(run.rows(), train.get("seeds", ()))["last_10_evaluations_return_mean"]
+    seeds = train.get("seeds")
+    mean = summary(run.rows(), seeds if isinstance(seeds, list) else ())[
+        "last_10_evaluations_return_mean"
+    ]
     if mean is None:
         raise UserError(f"{path} has no evaluation yet ({CONFIG} is there, rows are not).")
     return {(str(train.get("task")), str(train.get("method"))): mean}

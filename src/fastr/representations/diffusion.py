@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.checks import require, require_even
+from fastr.checks import DEEPEST, MOST_LEVELS, require, require_even
 from fastr.networks import TIME_DIM, FourierHead, Linear, ResidualMLP, TimeEmbedding
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.schedule import vp_signal
@@ -44,8 +44,10 @@ class DiffusionConfig:
     encoders with float32 parameters and sums (tf32 elsewhere)."""
 
     def __post_init__(self):
-        require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)
-        require(self, "blocks", "reward_weight", "noise_clip", low=0)
+        require(self, "feature_dim", "hidden_dim", "head_dim", low=1)
+        require(self, "noise_levels", low=1, high=MOST_LEVELS)
+        require(self, "blocks", low=0, high=DEEPEST)
+        require(self, "reward_weight", "noise_clip", low=0)
         require_even(self, "fourier_dim")
 
     def head(self, key: PRNGKeyArray) -> FourierHead:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from fastr.checks import require, require_even
+from fastr.checks import DEEPEST, MOST_LEVELS, require, require_even
 from fastr.networks import (
     TIME_DIM,
     FourierHead,
@@ -86,8 +86,10 @@ class RankingConfig(abc.ABC):
         """Fresh networks for this environment."""
 
     def __post_init__(self):
-        require(self, "feature_dim", "hidden_dim", "noise_levels", "head_dim", low=1)
-        require(self, "blocks", "reward_weight", low=0)
+        require(self, "feature_dim", "hidden_dim", "head_dim", low=1)
+        require(self, "noise_levels", low=1, high=MOST_LEVELS)
+        require(self, "blocks", low=0, high=DEEPEST)
+        require(self, "reward_weight", low=0)
         require_even(self, "fourier_dim")
 
 

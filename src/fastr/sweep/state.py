@@ -16,6 +16,7 @@ import numpy as np
 
 from fastr import checkpoints
 from fastr.checkpoints import ROWS
+from fastr.envs import module_of
 from fastr.errors import UserError
 from fastr.experiments import Unit
 from fastr.runs import CONFIG, RunDirectory, write_errors
@@ -84,9 +85,20 @@ def moved(arguments: tuple[str, ...]) -> list[str]:
 
 def next_arguments(unit: Unit) -> tuple[str, ...]:
     """The command that begins a unit, or goes on with it."""
-    if unit.arguments[0] == "train" and begun(unit):
-        return ("resume", str(unit.run))
-    return unit.arguments
+    if unit.arguments[0] == "train" and not begun(unit):
+        return unit.arguments
+    again = unit.arguments[0] == "train"
+    arguments = ("resume", str(unit.run)) if again else unit.arguments
+    imports = (word for module in modules(unit) for word in ("--import", module))
+    return (*imports, *arguments)
+
+
+def modules(unit: Unit) -> dict[str, None]:
+    """The modules of one's own that a unit's tasks need: whoever named the tasks trusts them."""
+    found = {} if unit.arguments[0] != "train" else {module_of(unit.arguments[1]): None}
+    for needed in unit.needs:
+        found |= modules(needed)
+    return {module: None for module in found if module}
 
 
 def clear(out: Path, unit: Unit) -> None:

@@ -1,0 +1,26 @@
+"""rows.jsonl of a run directory, and what is made of its rows."""
+
+from harness import atheris, folder, fuzz
+
+with atheris.instrument_imports(include=["fastr"]):
+    from fastr.report.tables import row_evaluations
+    from fastr.runs import RunDirectory
+    from fastr.summary import curve_csv, summary
+    from fastr.sweep.state import newest_rows
+
+PLACE = folder()
+(PLACE / "config.json").write_text('{"train": {}, "provenance": {}}')
+
+
+def read(data: bytes) -> None:
+    """All rows, their summary, their curves, and the tail that a sweep looks at."""
+    (PLACE / "rows.jsonl").write_bytes(data)
+    newest_rows(PLACE / "rows.jsonl")
+    rows = RunDirectory.open(PLACE).rows()
+    summary(rows, (0, 1))
+    curve_csv(rows, (0, 1))
+    row_evaluations(rows, "rows")
+
+
+if __name__ == "__main__":
+    fuzz(read, PLACE)
