@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fastr.cli import run
+from fastr.commands.training import averaged, going_on
 from fastr.config import preset, to_json
 from fastr.profile import STAGES
 from fastr.runs import RunWriter
@@ -85,6 +88,18 @@ def test_wrong_command_gets_one_sentence(arguments, named, capsys, tmp_path, mon
 def test_the_version_is_told(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("fastr 0.")
+
+
+def test_a_stopped_run_says_what_goes_on_with_it():
+    config = preset("walker-walk", "fastr", "quick")
+    assert going_on(config, Path("runs/a")) == "fastr resume runs/a"
+    own = replace(config, task="arm:Reach-v0")
+    assert going_on(own, Path("runs/a")) == "fastr --import arm resume runs/a"
+
+
+@pytest.mark.parametrize(("count", "said"), [(9, "all 9"), (10, "last 10"), (11, "last 10")])
+def test_a_mean_says_what_it_is_over(count, said):
+    assert averaged(count) == f"mean of {said} evaluations"
 
 
 def test_another_config_in_the_same_directory_is_refused(tmp_path, capsys):

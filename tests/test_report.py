@@ -328,7 +328,7 @@ def test_the_readme_is_up_to_date(tmp_path, monkeypatch):
     shutil.copy("README.md", copy)
     assert run(["report", "results", "--readme", str(copy)]) == 0
     assert copy.read_text() == Path("README.md").read_text()
-    assert "| walker-walk | FaStR, quick | 25,000 |" in copy.read_text()
+    assert "| walker-walk | FaStR, quick | 25,000 | 3 |" in copy.read_text()
 
 
 def test_all_results_with_returns_are_read(monkeypatch):

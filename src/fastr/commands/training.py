@@ -14,7 +14,7 @@ from fastr.checkpoints import Checkpoint
 from fastr.checks import require
 from fastr.commands.show import Flag, Run, print_json, print_table
 from fastr.config import TrainConfig, from_json, to_json
-from fastr.envs import require_imported
+from fastr.envs import module_of, require_imported
 from fastr.errors import RunError, UserError
 from fastr.pool import WorkerError
 from fastr.processes import PATIENCE_SECONDS
@@ -178,20 +178,20 @@ def train_to_the_end(
 ) -> int:
     """Train, then say how it went and where everything lies."""
     train_and_draw(config, writer, checkpoint, track=options.track, patience=options.patience)
+    measured = writer.rows()
     result = {
         "run": str(writer.path),
         "task": config.task,
         "method": config.method,
         "finished": ended(config, writer),
-        **summary(writer.rows(), config.seeds),
+        **summary(measured, config.seeds),
     }
     if not result["finished"]:
-        print(f"fastr: stopped; go on with `fastr resume {writer.path}`.", file=sys.stderr)
+        print(f"fastr: stopped; go on with `{going_on(config, writer.path)}`.", file=sys.stderr)
     if options.json:
         return print_json(result)
-    count = min(len(evaluations(writer.rows(), seed)) for seed in config.seeds)
-    averaged = f"mean of last {LAST}" if count >= LAST else f"mean of all {count}"
-    columns = ("seed", "frames", "last evaluation", f"{averaged} evaluations")
+    count = min(len(evaluations(measured, seed)) for seed in config.seeds)
+    columns = ("seed", "frames", "last evaluation", averaged(count))
     rows = [
         (e["seed"], e["frames"], e["last_evaluation_return"], e["last_10_evaluations_return"])
         for e in result["seeds"]
@@ -202,6 +202,17 @@ def train_to_the_end(
     print(f"run directory   {writer.path}")
     print(f"learning curve  {writer.path / 'curve.png'}")
     return 0
+
+
+def going_on(config: TrainConfig, path: Path) -> str:
+    """The command that continues this run; one on a module of one's own has to name it."""
+    module = module_of(config.task)
+    return f"fastr {f'--import {module} ' if module else ''}resume {path}"
+
+
+def averaged(count: int) -> str:
+    """What the summary's mean is over, when there have been so many evaluations."""
+    return f"mean of {f'last {LAST}' if count >= LAST else f'all {count}'} evaluations"
 
 
 @contextlib.contextmanager
