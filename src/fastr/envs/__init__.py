@@ -1,0 +1,39 @@
+"""Tasks by name: the DM Control Suite and Gymnasium behind one small interface.
+
+Light on purpose: environments run in worker processes, which must not pay for jax, and dm_control
+and gymnasium are imported only when one of theirs is loaded.
+"""
+
+from fastr.envs.base import (
+    Bounds,
+    Environment,
+    NotFiniteError,
+    Part,
+    Robot,
+    Step,
+    finite_state,
+    finite_step,
+)
+from fastr.envs.loading import load, spec
+from fastr.envs.names import GymTask, SuiteTask, module_of, parse, require_imported, tasks
+from fastr.envs.seeds import episode_seed
+
+__all__ = [
+    "Bounds",
+    "Environment",
+    "GymTask",
+    "NotFiniteError",
+    "Part",
+    "Robot",
+    "Step",
+    "SuiteTask",
+    "episode_seed",
+    "finite_state",
+    "finite_step",
+    "load",
+    "module_of",
+    "parse",
+    "require_imported",
+    "spec",
+    "tasks",
+]

@@ -1,0 +1,114 @@
+"""What a task is called, and which environment that means."""
+
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from fastr import shifts
+from fastr.errors import UserError, nearest
+
+# Written out, so that a name is checked without importing dm_control: importing it would fix this
+# process's renderer for good. A test compares the list with the installed suite.
+_SUITE = {
+    "acrobot": "swingup swingup_sparse",
+    "ball_in_cup": "catch",
+    "cartpole": "balance balance_sparse swingup swingup_sparse two_poles three_poles",
+    "cheetah": "run",
+    "dog": "stand walk trot run fetch",
+    "finger": "spin turn_easy turn_hard",
+    "fish": "upright swim",
+    "hopper": "stand hop",
+    "humanoid": "stand walk run run_pure_state",
+    "humanoid_CMU": "stand walk run",
+    "lqr": "lqr_2_1 lqr_6_2",
+    "manipulator": "bring_ball bring_peg insert_ball insert_peg",
+    "pendulum": "swingup",
+    "point_mass": "easy hard",
+    "quadruped": "walk run escape fetch",
+    "reacher": "easy hard",
+    "stacker": "stack_2 stack_4",
+    "swimmer": "swimmer6 swimmer15",
+    "walker": "stand walk run",
+}
+_GYM_NAME = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*:)?([\w-]+/)?[\w.-]+")
+
+
+class SuiteTask(NamedTuple):
+    """A DM Control Suite task."""
+
+    domain: str
+    task: str
+
+    def __str__(self) -> str:
+        return f"{self.domain}-{self.task}"
+
+
+class GymTask(NamedTuple):
+    """A Gymnasium environment: its id, after "module:" where a module registers it."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"gym:{self.name}"
+
+
+def tasks() -> tuple[str, ...]:
+    """Every DM Control Suite task."""
+    return tuple(map(str, _suite_tasks()))
+
+
+def parse(task: str) -> SuiteTask | GymTask:
+    """Which environment a name means; a Gymnasium name is not yet looked up."""
+    task, shifted = shifts.split(task)
+    if shifted is not None:
+        shifts.check(shifted)
+    if ":" in task:
+        name = task.removeprefix("gym:")
+        if not _GYM_NAME.fullmatch(name):
+            raise UserError(
+                f"{task!r} is not a task: Gymnasium environments are written gym:HalfCheetah-v5, "
+                "or my_module:MyRobot-v0 if my_module registers them."
+            )
+        return GymTask(name)
+    known = {_spelling(str(name)): name for name in _suite_tasks()}
+    if _spelling(task) in known:
+        return known[_spelling(task)]
+    if re.search(r"-v\d+$|/", task) and _GYM_NAME.fullmatch(task):
+        hint = f" Gymnasium environments are written gym:{task}."
+    else:
+        hint = nearest(task, tasks())
+    raise UserError(f"{task!r} is not a DM Control Suite task.{hint}")
+
+
+def module_of(task: str) -> str:
+    """The Python module that is imported to make this task; empty if none is."""
+    if ":" not in shifts.split(task)[0]:
+        return ""
+    name = parse(task)
+    return name.name.rpartition(":")[0] if isinstance(name, GymTask) else ""
+
+
+def require_imported(task: str, run: Path) -> None:
+    """Raise UserError if playing a run's task would import a module that nobody has asked for.
+
+    A run's config.json may come from anywhere, and importing a module executes it. One that is
+    imported already, by `fastr --import` or by the program that uses fastr, executes nothing more.
+    """
+    module = module_of(task)
+    if module and module not in sys.modules:
+        raise UserError(
+            f"{run} is on {task}, which imports the Python module {module}: if that module is to "
+            f"be trusted, say so with `fastr --import {module} ...` (docs/security.md)."
+        )
+
+
+def _suite_tasks() -> tuple[SuiteTask, ...]:
+    return tuple(
+        SuiteTask(domain, task) for domain, names in _SUITE.items() for task in names.split()
+    )
+
+
+def _spelling(name: str) -> str:
+    """Hyphens for underscores: no two suite tasks differ only in these."""
+    return name.replace("_", "-")

@@ -1,0 +1,100 @@
+"""The DM Control Suite's tasks; dm_control is imported when one of them is loaded."""
+
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from fastr.envs.base import Part, Robot
+from fastr.envs.names import SuiteTask
+from fastr.envs.rendering import DISABLED, TALLEST, WIDEST, renderer
+from fastr.envs.simulator import Affine, Frame, Simulator, require_divisor
+from fastr.errors import UserError
+from fastr.spec import EnvSpec
+
+_FRAMES_WITHOUT_LIMIT = 1_000
+# MuJoCo's mjMAXVAL, which dm_control reports as the bound of an actuator that has none.
+_UNLIMITED = 1e10
+
+
+class Suite(Simulator):
+    """A DM Control Suite task."""
+
+    def __init__(self, name: SuiteTask, frame_skip: int, render_mode: str | None):
+        self._name, self._frame_skip, self._render_mode = name, frame_skip, render_mode
+        self._env = _suite_env(name, render_mode)
+        limit = self._env._step_limit
+        self._last_frame = _FRAMES_WITHOUT_LIMIT if math.isinf(limit) else math.ceil(limit)
+        self.episode_frames = self._last_frame
+        require_divisor(name, frame_skip, self._last_frame)
+        actions, parts = self._env.action_spec(), self._env.observation_spec()
+        # An actuator without limits (lqr) takes the action as it is.
+        unlimited = (actions.minimum <= -_UNLIMITED) | (actions.maximum >= _UNLIMITED)
+        self._rescaled = Affine(
+            np.where(unlimited, -1.0, actions.minimum), np.where(unlimited, 1.0, actions.maximum)
+        )
+        self._keys = tuple(parts)
+        self.bounds = self._rescaled.bounds
+        self.parts = tuple(Part(key, math.prod(part.shape)) for key, part in parts.items())
+        self.spec = EnvSpec(sum(part.size for part in self.parts), actions.shape[0])
+        self._frames = 0
+
+    def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
+        """Start the episode that the task draws from this seed."""
+        # The task keeps its generator across episodes: reseeding it in place forgets the past.
+        self._env.task.random.seed(seed)
+        self._frames = 0
+        return self._flat(self._env.reset().observation)
+
+    def robot(self) -> Robot:
+        """The physics behind the task: every task of the suite has one."""
+        physics, task = self._env.physics, self._env.task
+        observe = lambda: self._flat(task.get_observation(physics))  # noqa: E731
+        return Robot(physics.model.ptr, physics.data.ptr, observe)
+
+    def close(self) -> None:
+        """Close the suite's environment."""
+        self._env.close()
+
+    def _advance(self, control: np.ndarray) -> Frame:
+        timestep = self._env.step(control)
+        self._frames += 1
+        over = timestep.last() or self._frames >= self._last_frame
+        terminated = timestep.last() and timestep.discount == 0.0
+        reward = float(timestep.reward)
+        return Frame(reward, timestep.observation, terminated, over and not terminated)
+
+    def _image(self, height: int, width: int) -> np.ndarray:
+        return self._env.physics.render(height, width, camera_id=0)
+
+
+def _suite_env(name: SuiteTask, render_mode: str | None) -> Any:
+    """Load the suite's own environment, without its warnings and, if nothing is drawn, headless."""
+    with renderer(name, render_mode):
+        try:
+            from absl import logging
+            from dm_control import _render, suite
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"{name} needs dm_control, but there is no module {error.name}; up to Python 3.12 "
+                "it is installed with fastr, for later ones see docs/first-hour.md."
+            ) from None
+
+    verbosity = logging.get_verbosity()
+    # One deprecated attribute in a model of the suite's own warns at every load.
+    logging.set_verbosity(logging.ERROR)
+    try:
+        # Some models (lqr) are drawn at random when made: the same in every process.
+        env: Any = suite.load(name.domain, name.task, task_kwargs={"random": 0})
+    finally:
+        logging.set_verbosity(verbosity)
+    if render_mode is not None:
+        screen = env.physics.model.vis.global_
+        screen.offheight, screen.offwidth = TALLEST, WIDEST
+    elif _render.BACKEND in DISABLED:
+        # quadruped-escape asks for a rendering context at every reset, to update one if there is
+        # one, and asking creates it: without a renderer, let the answer be that there is none.
+        headless = type("Headless", (type(env.physics),), {"contexts": None})
+        env.physics.__class__ = headless
+    return env
