@@ -182,6 +182,25 @@ def make_agent():
 
 
 @pytest.fixture
+def refused(capsys):
+    """A function that runs a command line: it must end with one sentence that has these words."""
+    # Not at the top: it sets XLA's flags, also for tests that want none.
+    from fastr.cli import run
+
+    def check(arguments, *words, code=2):
+        capsys.readouterr()
+        assert run(arguments) == code
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("fastr: ")
+        assert said.err.count("\n") == 1
+        for word in words:
+            assert word in said.err
+
+    return check
+
+
+@pytest.fixture
 def with_examples(monkeypatch):
     """The examples can be imported; what they register is forgotten afterwards."""
     folder = Path(__file__).parent.parent / "examples"

@@ -73,15 +73,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_command_gets_one_sentence(arguments, named, capsys, tmp_path, monkeypatch):
+def test_wrong_command_gets_one_sentence(arguments, named, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("fastr: ")
-    assert said.err.count("\n") == 1
-    for word in named:
-        assert word in said.err
+    refused(arguments, *named)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -217,3 +211,19 @@ def test_bench_reports_its_units_as_json(capsys):
     measured = report["milliseconds_per_joint_update"]
     assert report["measured_over_floor"] == pytest.approx(measured / max(floors))
     assert min(floors) > 0
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("toy_envs:DeadWorker-v0", "The environment of seed 1 died: its process ended with exit"),
+        (
+            "toy_envs:DeadEvaluation-v0",
+            "plays evaluations died: its process ended with exit code 3",
+        ),
+    ],
+)
+def test_bench_says_which_of_its_processes_died(task, said, refused):
+    options = ["--method", "td3", "--preset", "quick", "--seeds", "1", "--batch-size", "8"]
+    options += ["--updates", "1", "--repeats", "1", "--frame-skip", "1"]
+    refused(["bench", task, *options], said, code=1)

@@ -85,3 +85,13 @@ def test_a_worker_killed_from_outside_is_noticed_before_it_has_work(evaluator, l
     assert eventually(lambda: one.executor._broken)
     with pytest.raises(WorkerError, match="plays evaluations died: it was killed by SIGKILL"):
         one.submit([leaves], [4], range(1))
+
+
+def test_a_worker_that_cannot_start_says_why(capfd, leaves):
+    said = "A process that plays evaluations cannot start: Gymnasium cannot make .*: no robot\\.$"
+    with Evaluator("toy_envs:FaultyStart-v0", 1, AGENT, workers=1) as one:
+        with pytest.raises(WorkerError, match=said):
+            one.wait_until_started()
+        with pytest.raises(WorkerError, match=said):
+            one.submit([leaves], [4], range(1)).returns()
+    assert capfd.readouterr().err == ""

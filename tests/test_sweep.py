@@ -358,15 +358,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_command_gets_one_sentence(arguments, named, capsys, tmp_path, monkeypatch):
+def test_wrong_command_gets_one_sentence(arguments, named, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.run(["sweep", *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("fastr: ")
-    assert said.err.count("\n") == 1
-    for word in named:
-        assert word in said.err
+    refused(["sweep", *arguments], *named)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
 """Tiny Gymnasium environments, registered by importing this module: toy_envs:Count-v0."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -116,6 +117,24 @@ class DeadStart(Count):
         os._exit(3)
 
 
+class DeadWorker(Count):
+    """Dies as it starts in any process but the first."""
+
+    def __init__(self):
+        super().__init__()
+        if multiprocessing.parent_process() is not None:
+            os._exit(3)
+
+
+class DeadEvaluation(Count):
+    """Dies as it starts where a policy is to be run beside it."""
+
+    def __init__(self):
+        super().__init__()
+        if multiprocessing.parent_process() is not None and "jax" in sys.modules:
+            os._exit(3)
+
+
 class Process(Count):
     """States tell about the process: whether it has jax, whether it ran main, its OMP threads."""
 
@@ -134,5 +153,7 @@ register("Count", Count)
 register("Endless", Count, limit=None)
 register("Cliff", Count, last_frame=3)
 register("Goal", Count, last_frame=EPISODE)
-for toy in (Parts, Nested, Unbounded, Whole, Choice, Faulty, FaultyStart, DeadStart, Process):
+for toy in (Parts, Nested, Unbounded, Whole, Choice, Process):
+    register(toy.__name__, toy)
+for toy in (Faulty, FaultyStart, DeadStart, DeadWorker, DeadEvaluation):
     register(toy.__name__, toy)

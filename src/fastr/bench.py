@@ -92,8 +92,7 @@ def evaluation_milliseconds(config: TrainConfig, engine: Engine, cohort: Cohort)
     leaves = snapshots(engine.policies(cohort), len(config.seeds))
     workers = evaluation_workers(len(config.seeds), config.eval_episodes)
     with Evaluator(config.task, config.frame_skip, config.agent, workers=workers) as evaluator:
-        for ready in evaluator.ready:
-            ready.result()
+        evaluator.wait_until_started()
         start = time.perf_counter()
         evaluator.submit(leaves, config.seeds, range(1)).returns()
         seconds = time.perf_counter() - start

@@ -7,7 +7,7 @@ for the accelerator nor delays it.
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fastr.envs import Environment, episode_seed, finite_state, finite_step, load
+from fastr.errors import UserError
 from fastr.pool import WorkerError, described
 from fastr.processes import (
     PATIENCE_SECONDS,
@@ -59,20 +60,9 @@ class Evaluation:
 
         Tells `advance` how many episodes have ended since it last did.
         """
-        waiting = {chunk for chunks in self.chunks for chunk in chunks}
-        while waiting:
-            ended, waiting = wait(waiting, LOOK_SECONDS, return_when=FIRST_COMPLETED)
-            for chunk in ended:
-                advance(len(self.result(chunk)))
-            self.evaluator.look()
+        for returns in self.evaluator.results({c for chunks in self.chunks for c in chunks}):
+            advance(len(returns))
         return np.array([[r for chunk in chunks for r in chunk.result()] for chunks in self.chunks])
-
-    def result(self, chunk: Future) -> list[float]:
-        """The returns of a chunk that has ended."""
-        try:
-            return chunk.result()
-        except BrokenProcessPool:
-            raise self.evaluator.death() from None
 
 
 class Evaluator:
@@ -97,8 +87,23 @@ class Evaluator:
                 workers, context, _start, (task, frame_skip, agent, self.pulses)
             )
             # The processes start with the first work they are given.
-            self.ready = [self.executor.submit(os.getpid) for _ in range(workers)]
+            self.ready = [self.executor.submit(_started) for _ in range(workers)]
         self.processes = set(multiprocessing.active_children()) - others
+
+    def wait_until_started(self) -> None:
+        """Wait until every worker has started; WorkerError if one does not."""
+        for _ in self.results(set(self.ready)):
+            pass
+
+    def results(self, waiting: set[Future]) -> Iterator[Any]:
+        """What the workers have made, as it comes; WorkerError if something never will."""
+        while waiting:
+            ended, waiting = wait(waiting, LOOK_SECONDS, return_when=FIRST_COMPLETED)
+            for future in ended:
+                if isinstance(future.exception(), BrokenProcessPool):
+                    raise self.death()
+                yield future.result()
+            self.look()
 
     def look(self) -> None:
         """Raise WorkerError if a worker is dead, or silent for longer than is to be borne."""
@@ -194,6 +199,8 @@ class _Player:
     pulses: Pulses
     place: tuple[int, int, int]
     """Seed, episode and agent step."""
+    failure: str = ""
+    """Why it could not start."""
 
 
 def _start(task: str, frame_skip: int, agent: Any, pulses: Pulses) -> None:
@@ -203,14 +210,27 @@ def _start(task: str, frame_skip: int, agent: Any, pulses: Pulses) -> None:
     end_with_parent()
     # Training waits for its simulators, and nobody waits for an evaluation.
     os.nice(10)
-    _Player.environment = load(task, frame_skip)
-    _Player.act = compiled(agent, _Player.environment.spec)
+    try:
+        _Player.environment = load(task, frame_skip)
+        _Player.act = compiled(agent, _Player.environment.spec)
+    except Exception as error:
+        # Raised from here, it would be a traceback on the terminal and a death without a reason.
+        _Player.failure = str(error) if isinstance(error, UserError) else described(error)
     _Player.pulses = pulses
     pulses.join(os.getpid())
 
 
+def _started() -> int:
+    """The process that this is, if it has started; WorkerError with the reason if it has not."""
+    if _Player.failure:
+        reason = _Player.failure.removesuffix(".")
+        raise WorkerError(f"A process that plays evaluations cannot start: {reason}.")
+    return os.getpid()
+
+
 def _play(leaves: Leaves, seed: int, episodes: range) -> list[float]:
     """The returns of some episodes of one seed."""
+    _started()
     try:
         return [_episode(leaves, seed, episode) for episode in episodes]
     except Exception as error:
