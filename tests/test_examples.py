@@ -97,11 +97,8 @@ def test_a_representation_alone_is_no_method(gated):
         (["--import"], "--import"),
     ],
 )
-def test_what_is_not_imported_is_unknown(arguments, said, capsys):
-    assert run(arguments) == 2
-    words = capsys.readouterr().err
-    assert said in words
-    assert words.count("\n") == 1
+def test_what_is_not_imported_is_unknown(arguments, said, refused):
+    refused(arguments, said)
 
 
 def test_a_run_of_an_unknown_method_imports_nothing(tmp_path, capsys):

@@ -85,13 +85,10 @@ WRONG = {
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG.keys())
 def test_what_cannot_be_filmed_gets_one_sentence(
-    saved, tmp_path, monkeypatch, capsys, arguments, said
+    saved, tmp_path, monkeypatch, refused, arguments, said
 ):
     monkeypatch.chdir(tmp_path)
-    assert run(["play", str(saved), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    refused(["play", str(saved), *arguments], said)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,12 +99,9 @@ def test_a_method_without_factors_says_so(tmp_path, capsys):
     assert "ctrl-sr has none" in capsys.readouterr().err
 
 
-def test_without_a_display_one_sentence_offers_a_film(saved, monkeypatch, capsys):
+def test_without_a_display_one_sentence_offers_a_film(saved, monkeypatch, refused):
     monkeypatch.delenv("DISPLAY", raising=False)
-    assert run(["play", str(saved), "--window"]) == 2
-    error = capsys.readouterr().err
-    assert "--video FILE" in error
-    assert error.count("\n") == 1
+    refused(["play", str(saved), "--window"], "--video FILE")
 
 
 WINDOW = """

@@ -278,15 +278,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_reports_get_one_sentence(arguments, said, tmp_path, monkeypatch, capsys):
+def test_wrong_reports_get_one_sentence(arguments, said, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "runs" / "a", "walker-walk", "td3", (0,))
     (tmp_path / "plain.md").write_text("# Nothing\n")
-    assert run(["report", *arguments]) == 2
-    message = capsys.readouterr()
-    assert said in message.err
-    assert message.err.count("\n") == 1
-    assert message.out == ""
+    refused(["report", *arguments], said)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plain.md", "runs"]
 
 

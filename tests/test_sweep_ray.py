@@ -140,12 +140,9 @@ def refused_resources(address, out):
             RayEngine(address, gpus, cpus, out / "stop")
 
 
-def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path, capsys):
+def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path, refused):
     options = ["--engine", "ray", "--address", "127.0.0.1:1", "--out", str(tmp_path)]
-    assert cli.run(["sweep", "smoke", *options]) == 2
-    said = capsys.readouterr().err
-    assert "No Ray cluster answers at 127.0.0.1:1" in said
-    assert said.count("\n") == 1
+    refused(["sweep", "smoke", *options], "No Ray cluster answers at 127.0.0.1:1")
 
 
 def test_without_ray_there_is_one_sentence(tmp_path, capsys, monkeypatch):
