@@ -13,7 +13,17 @@ SOURCE = Path(fastr.__file__).parent
 
 # From the bottom up: a module may import those of earlier rows, and none of its own.
 LAYERS = [
-    {"errors", "names", "spec", "summary", "runtime", "processes", "pulses", "inplace"},
+    {
+        "commits",
+        "errors",
+        "names",
+        "spec",
+        "summary",
+        "runtime",
+        "processes",
+        "pulses",
+        "inplace",
+    },
     {"checks", "groups", "shifts", "untrusted"},
     {"datasets.__init__", "datasets.columns", "misfit.__init__", "misfit.splits"},
     {"envs.base", "envs.names", "envs.seeds"},

@@ -1071,20 +1071,7 @@ def test_provenance_names_what_made_a_run(monkeypatch):
     assert found["started"].endswith("+00:00")
 
 
-def test_commit_is_that_of_the_source_tree(monkeypatch):
-    answers: dict[str, str | None] = {"ls-files": "__init__.py", "rev-parse": "abc", "status": ""}
-    monkeypatch.setattr(runs, "git", lambda command, *_: answers[command])
-    assert runs.commit() == {"revision": "abc", "dirty": False}
-    answers["status"] = " M src/fastr/runs.py"
-    assert runs.commit() == {"revision": "abc", "dirty": True}
-    answers["ls-files"] = None
-    assert runs.commit() is None
-
-
-def test_provenance_does_without_git_packages_and_cpuinfo(monkeypatch, tmp_path):
-    assert runs.git("no-such-command") is None
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert runs.commit() is None
+def test_provenance_does_without_packages_and_cpuinfo(monkeypatch):
     assert runs.package_version("no-such-package") is None
 
     def refuse(*_):

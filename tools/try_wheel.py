@@ -6,6 +6,7 @@ For each version of Python that can be found here: a new environment, the wheel 
 and nothing else, then `fastr --help`, a tiny training and an evaluation outside the checkout.
 """
 
+import json
 import os
 import shlex
 import shutil
@@ -77,6 +78,9 @@ def use(python: str, wheel: Path, folder: Path) -> None:
     call(str(binaries / "fastr"), "--help")
     call(str(binaries / "fastr"), *TINY)
     call(str(binaries / "fastr"), "eval", "run", "--episodes", "1", "--json")
+    found = json.loads((folder / "run" / "config.json").read_text())["provenance"]["commit"]
+    if found is None:
+        raise RuntimeError("the run does not know the commit that the wheel was built from")
 
 
 def main() -> None:

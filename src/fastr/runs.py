@@ -6,7 +6,6 @@ import json
 import math
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +20,7 @@ import numpy as np
 import fastr
 from fastr import checkpoints
 from fastr.checkpoints import CONFIG, ROWS, Checkpoint, Snapshot
+from fastr.commits import commit
 from fastr.errors import UserError, nearest
 from fastr.untrusted import bounded_bytes, require_own
 
@@ -366,25 +366,6 @@ def package_version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def commit() -> dict[str, Any] | None:
-    """Source tree's commit and whether files differ from it, or None outside a checkout."""
-    # An installed copy may lie inside another project's checkout, whose commit says nothing.
-    if git("ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    revision, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
-    return {"revision": revision, "dirty": changes != ""} if revision else None
-
-
-def git(*arguments: str) -> str | None:
-    """Output of git about the source tree, or None if it fails or is not installed."""
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def cpu_model() -> str:

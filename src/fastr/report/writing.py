@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 import fastr
+from fastr.commits import commit
 from fastr.errors import UserError
 from fastr.report.aggregates import in_suite
 from fastr.report.content import Section
@@ -36,7 +37,6 @@ from fastr.report.studies import (
     transfer_section,
 )
 from fastr.report.text import csv_cell, shown
-from fastr.runs import commit
 
 FORMATS = ("png", "svg", "pdf")
 LEFT = (".png", ".svg", ".pdf", ".csv", ".tex", ".txt")
