@@ -91,7 +91,7 @@ class Evaluator:
         self.processes = set(multiprocessing.active_children()) - others
 
     def wait_until_started(self) -> None:
-        """Wait until every worker has started; WorkerError if one does not."""
+        """Wait for workers to start (a quick one may answer for others); WorkerError on failure."""
         for _ in self.results(set(self.ready)):
             pass
 
@@ -221,7 +221,7 @@ def _start(task: str, frame_skip: int, agent: Any, pulses: Pulses) -> None:
 
 
 def _started() -> int:
-    """The process that this is, if it has started; WorkerError with the reason if it has not."""
+    """The number of this process; WorkerError with the reason if it could not start."""
     if _Player.failure:
         reason = _Player.failure.removesuffix(".")
         raise WorkerError(f"A process that plays evaluations cannot start: {reason}.")
