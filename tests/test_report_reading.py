@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from fastr.errors import UserError
+from fastr.misfit.scatter import Point, write_table
 from fastr.report.finals import finals
 from fastr.report.reading import external, read
 from fastr.report.series import aligned, lacks, united
@@ -284,3 +285,12 @@ def test_latex_and_markdown_are_text():
     assert markdown("a|b <i> [x](y) `c` @d https://e") == (
         r"a\|b &lt;i&gt; \[x\](y) \`c\` &#64;d https&#58;//e"
     )
+
+
+def test_the_table_beside_the_misfit_figure_is_no_result_of_its_own(tmp_path):
+    put(tmp_path, "fastr", "frames,seed,return\n0,0,1.0\n", seeds=[0])
+    interval = {"value": 0.1, "low": 0.0, "high": 0.2}
+    write_table([Point("walker-walk", "log", 6, interval, interval, 3.0)], tmp_path / "misfit.csv")
+    assert read([tmp_path]).left_out == []
+    (tmp_path / "other.csv").write_text("task,gain\nwalker-walk,3\n")
+    assert "other.json" in read([tmp_path]).left_out[0]

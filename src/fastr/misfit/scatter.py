@@ -34,7 +34,18 @@ name them. These have 2, 4 and 5, where Table 1 has none."""
 FACTORED, JOINT = "fastr", "ctrl-sr"
 NUMBERS = ("value", "low", "high")
 KINDS = ("nce", "moment")
+ENDS = ("", "_low", "_high")
+COLUMNS = (
+    *("task", "dataset", "action_dim"),
+    *(f"{kind}_misfit{end}" for kind in KINDS for end in ENDS),
+    "return_gain",
+)
+"""Of the table beside the picture."""
 GAIN = "return gain: FaStR less CTRL-SR"
+AXES = {
+    "nce": "NCE misfit: CP less joint (nats)",
+    "moment": "moment misfit: CP less joint (share of the variance)",
+}
 
 
 class Point(NamedTuple):
@@ -189,15 +200,11 @@ def write_table(found: Sequence[Point], path: Path) -> None:
     """The markers as numbers."""
     with path.open("w", newline="") as file:
         lines = csv.writer(file)
-        misfits = [f"{kind}_misfit{end}" for kind in KINDS for end in ("", *ENDS)]
-        lines.writerow(("task", "dataset", "action_dim", *misfits, "return_gain"))
+        lines.writerow(COLUMNS)
         for point in found:
             values = [m[name] for m in (point.nce, point.moment) for name in NUMBERS]
             gain = "" if point.gain is None else point.gain
             lines.writerow((point.task, point.dataset, point.action_dim, *values, gain))
-
-
-ENDS = ("_low", "_high")
 
 
 def draw(found: Sequence[Point], path: Path) -> None:
@@ -221,14 +228,7 @@ def draw_panel(axes: Any, drawn: Sequence[Point], kind: str) -> Any:
     for point, misfit in zip(drawn, misfits, strict=True):
         ends = [misfit["low"], misfit["high"]]
         axes.plot(ends, [point.gain] * 2, color="grey", linewidth=1, zorder=1)
-        axes.annotate(
-            point.task,
-            (misfit["value"], point.gain),
-            xytext=(5, 4),
-            textcoords="offset points",
-            fontsize=7,
-            parse_math=False,
-        )
+    label_points(axes, drawn, misfits)
     markers = axes.scatter(
         [misfit["value"] for misfit in misfits],
         [point.gain for point in drawn],
@@ -241,6 +241,23 @@ def draw_panel(axes: Any, drawn: Sequence[Point], kind: str) -> Any:
     )
     axes.axhline(0.0, color="grey", linewidth=0.8)
     axes.axvline(0.0, color="grey", linewidth=0.8)
-    axes.set(xlabel=f"{'NCE' if kind == 'nce' else kind} misfit (CP less joint)")
+    axes.set(xlabel=AXES[kind])
     axes.grid(alpha=0.3)
     return markers
+
+
+def label_points(axes: Any, drawn: Sequence[Point], misfits: Sequence[dict[str, float]]) -> None:
+    """The tasks' names, towards the middle of the panel, losses below their markers."""
+    middle = np.mean(axes.get_xlim())
+    for point, misfit in zip(drawn, misfits, strict=True):
+        right, below = misfit["value"] > middle, (point.gain or 0.0) < 0
+        axes.annotate(
+            point.task,
+            (misfit["value"], point.gain),
+            xytext=(-5 if right else 5, -4 if below else 4),
+            textcoords="offset points",
+            ha="right" if right else "left",
+            va="top" if below else "bottom",
+            fontsize=7,
+            parse_math=False,
+        )

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastr.errors import UserError
 from fastr.misfit.report import REPORT
-from fastr.misfit.scatter import report_entries
+from fastr.misfit.scatter import COLUMNS, report_entries
 from fastr.report.series import Origin, Series
 from fastr.report.sidecar import Sidecar, read_sidecar, sidecar_path
 from fastr.report.tables import (
@@ -105,6 +105,8 @@ def take(path: Path, found: Found) -> None:
         found.misfits.append(path)
     elif path.name in OWN_TABLES and not sidecar_path(path).exists():
         take_table(path, found)
+    elif drawn_table(path):
+        pass
     elif path.suffix not in (".csv", ".jsonl"):
         raise UserError(f"{path} is neither a run directory nor results (.csv or .jsonl).")
     elif not sidecar_path(path).exists():
@@ -114,6 +116,13 @@ def take(path: Path, found: Found) -> None:
         )
     else:
         take_results(path, read_sidecar(sidecar_path(path)), found)
+
+
+def drawn_table(path: Path) -> bool:
+    """Whether fastr misfit-figure wrote this, all of which it had from reports and returns."""
+    if path.suffix != ".csv" or sidecar_path(path).exists():
+        return False
+    return read_text(path).partition("\n")[0].strip() == ",".join(COLUMNS)
 
 
 def take_table(path: Path, found: Found) -> None:

@@ -37,6 +37,10 @@ RATES = (
     # From all stages one after the other to the update alone.
     Rate(H200, "paper", "sac", 5, 193, 464, "results/h200/bench-third.jsonl"),
     Rate(H200, "paper", "td7", 5, 317, 1706, "results/h200/bench-third.jsonl"),
+    Rate(H200, "paper", "ctrl-sr", 5, 127, 273, "results/h200/bench-fourth.jsonl"),
+    Rate(H200, "paper", "diff-sr", 5, 125, 257, "results/h200/bench-fourth.jsonl"),
+    Rate(H200, "paper", "sac-2layer", 5, 196, 757, "results/h200/bench-fourth.jsonl"),
+    Rate(H200, "paper", "td3", 5, 225, 1019, "results/h200/bench-fourth.jsonl"),
     Rate(H200, "paper", "fastr", 3, 364, 364, "docs/speed.md: one agent step, humanoid-walk"),
     Rate(H200, "paper", "fastr", 2, 180, 190, "docs/speed.md: training, three such at once"),
     Rate(H200, "paper", "ctrl-sr", 2, 278, 278, "docs/speed.md: training, two such at once"),
