@@ -5,6 +5,7 @@ come from NumPy instead of from a compiled initialisation.
 """
 
 import os
+import shutil
 import sys
 import tempfile
 from dataclasses import replace
@@ -29,6 +30,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from checkpointing import write_two
 from fastr.agents.spectral import Spectral, SpectralConfig, Target
 from fastr.methods import METHODS
 from fastr.optim import Adam, Trainable
@@ -179,6 +181,18 @@ def make_batch():
 def make_agent():
     """See `spectral_of`."""
     return spectral_of
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory) -> Path:
+    """A run with checkpoints at steps 5 and 9; nothing to be written."""
+    return write_two(tmp_path_factory.mktemp("pristine") / "run")
+
+
+@pytest.fixture
+def run(pristine, tmp_path) -> Path:
+    """A copy of the pristine run, to be maltreated."""
+    return Path(shutil.copytree(pristine, tmp_path / "run"))
 
 
 @pytest.fixture

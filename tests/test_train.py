@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastr import checkpoints
+from fastr.checkpoints import saving
 from fastr.cli import run
 from fastr.commands.training import finished_rows
 from fastr.config import TrainConfig, from_json, preset, to_json
@@ -188,11 +188,11 @@ def test_a_checkpoint_is_of_its_moment_however_late_it_is_written(
 ):
     """Training goes on in the same memory while the checkpoint waits for a slow disk."""
 
-    def slowly(*arguments, write=checkpoints.write_checkpoint, **options):
+    def slowly(*arguments, write=saving.write_checkpoint, **options):
         time.sleep(0.3)
         return write(*arguments, **options)
 
-    monkeypatch.setattr(checkpoints, "write_checkpoint", slowly)
+    monkeypatch.setattr(saving, "write_checkpoint", slowly)
     path = tmp_path / "late"
     with pytest.raises(Killed), start(tiny(), path) as writer:
         train(tiny(), writer, listeners=(kill_at(400),))
