@@ -30,6 +30,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from browsing import chromium as chromium
+from browsing import visit as visit
 from checkpointing import write_two
 from fastr.agents.spectral import Spectral, SpectralConfig, Target
 from fastr.methods import METHODS

@@ -18,7 +18,8 @@ from fastr.datasets.store import Store, spool
 from fastr.errors import UserError
 from fastr.misfit.config import MisfitConfig, to_json
 from fastr.misfit.fit import Fitted, Prepared, fit, groups, prepare, updates_of
-from fastr.misfit.report import Protocol, Tested, summarized, write
+from fastr.misfit.report import Protocol, Tested, summarized
+from fastr.misfit.writing import write
 from fastr.progress import stage
 from fastr.runs import json_value, provenance, write_errors
 
