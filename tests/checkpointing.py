@@ -3,10 +3,12 @@
 import json
 import math
 import resource
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from fastr.checkpoints import Checkpoint, Snapshot, file_record, read_index
 from fastr.checkpoints.index import content_checksum
@@ -46,8 +48,10 @@ def snapshot(step: int, since: int, *, branch: int = 0, capacity: int = CAPACITY
     )
 
 
-def write_two(path: Path) -> Path:
-    """A run with checkpoints at steps 5 and 9, a row before each and one after them."""
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory) -> Path:
+    """Checkpoints at steps 5 and 9, a row before each and one after them; nothing to be written."""
+    path = tmp_path_factory.mktemp("pristine") / "run"
     with RunWriter.create(path, CONFIG) as writer:
         writer.append({"frames": 50})
         writer.save(snapshot(5, 0), keep=3)
@@ -55,6 +59,12 @@ def write_two(path: Path) -> Path:
         writer.save(snapshot(9, 5), keep=3)
         writer.append({"frames": 95})
     return path
+
+
+@pytest.fixture
+def run(pristine, tmp_path) -> Path:
+    """A copy of the pristine run, to be maltreated."""
+    return Path(shutil.copytree(pristine, tmp_path / "run"))
 
 
 def assert_holds(checkpoint: Checkpoint, step: int, branch: int = 0) -> None:

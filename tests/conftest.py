@@ -5,7 +5,6 @@ come from NumPy instead of from a compiled initialisation.
 """
 
 import os
-import shutil
 import sys
 import tempfile
 from dataclasses import replace
@@ -32,7 +31,8 @@ from hypothesis import settings
 
 from browsing import chromium as chromium
 from browsing import visit as visit
-from checkpointing import write_two
+from checkpointing import pristine as pristine
+from checkpointing import run as run
 from fastr.agents.spectral import Spectral, SpectralConfig, Target
 from fastr.methods import METHODS
 from fastr.optim import Adam, Trainable
@@ -183,18 +183,6 @@ def make_batch():
 def make_agent():
     """See `spectral_of`."""
     return spectral_of
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory) -> Path:
-    """A run with checkpoints at steps 5 and 9; nothing to be written."""
-    return write_two(tmp_path_factory.mktemp("pristine") / "run")
-
-
-@pytest.fixture
-def run(pristine, tmp_path) -> Path:
-    """A copy of the pristine run, to be maltreated."""
-    return Path(shutil.copytree(pristine, tmp_path / "run"))
 
 
 @pytest.fixture

@@ -19,6 +19,10 @@ from fastr.errors import RunError
 from fastr.runs import RunDirectory, RunWriter
 from fastr.train import train
 
+HERE, INHERITED = os.path.dirname(__file__), os.environ.get("PYTHONPATH")
+PATHS = os.pathsep.join(filter(None, [HERE, INHERITED]))
+"""Where a process of its own finds this file, and the fastr that is tested here."""
+
 
 def tiny(task: str = "gym:Pendulum-v1", **changes) -> TrainConfig:
     config = preset(task, "fastr", "quick")
@@ -226,7 +230,7 @@ def test_sigkill_of_the_whole_process_loses_nothing(tmp_path, uninterrupted):
     code = f"import test_train; test_train.resume({str(path)!r})"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": os.path.dirname(__file__)},
+        env=os.environ | {"PYTHONPATH": PATHS},
     )
     deadline = time.monotonic() + 240
     while not list(path.glob("checkpoints/0*")) and time.monotonic() < deadline:
@@ -289,7 +293,7 @@ print(np.asarray(parameters).tobytes().hex())
     outputs = []
     for devices in (1, 2):
         environment = {
-            "PYTHONPATH": os.path.dirname(__file__),
+            "PYTHONPATH": PATHS,
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         }
         done = subprocess.run(

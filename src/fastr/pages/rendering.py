@@ -1,7 +1,7 @@
 """One HTML file that needs no network, in the frame that all pages share.
 
-A package that has a page keeps it in assets/page.html, which extends frame.html, with a style and a
-script of its own in page.css and page.js where it needs them.
+A package that has a page keeps it in its folder assets: page.html, which extends frame.html, and
+page.css, which follows frame.css.
 """
 
 import base64
@@ -15,8 +15,8 @@ from markupsafe import Markup
 FRAME = "fastr.pages"
 
 
-def page(package: str, **content: Any) -> str:
-    """A package's page with this content; all text in it is escaped."""
+def page(package: str, *, script: str = "", **content: Any) -> str:
+    """A package's page with this content, in which all text is escaped, and with this script."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package, "assets"), PackageLoader(FRAME, "assets")]),
         autoescape=True,
@@ -24,7 +24,6 @@ def page(package: str, **content: Any) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    script = asset(package, "page.js")
     return environment.get_template("page.html").render(
         policy=policy(script),
         script=Markup(script),
@@ -41,9 +40,8 @@ def policy(script: str) -> str:
 
 
 def asset(package: str, name: str) -> str:
-    """A file beside a package's template; empty where there is none."""
-    file = resources.files(package).joinpath("assets", name)
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
+    """A file beside a package's template."""
+    return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def embedded(content: bytes, kind: str) -> str:

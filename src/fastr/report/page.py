@@ -16,6 +16,7 @@ def page(parts: Sequence[Section], methods: Sequence[str], command: str, made_by
     charts = [chart for part in parts for chart in part.charts]
     return rendering.page(
         "fastr.report",
+        script=rendering.asset("fastr.report", "page.js"),
         parts=parts,
         command=command,
         version=made_by.splitlines()[-1],
