@@ -6,7 +6,7 @@ import json
 from harness import UserError, atheris, edited, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.checkpoints import content_checksum
+    from fastr.checkpoints.index import content_checksum
     from fastr.config import preset
     from fastr.runs import RunDirectory
     from fastr.train import Host

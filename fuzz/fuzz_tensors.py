@@ -7,7 +7,8 @@ from harness import UserError, atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
     from fastr.arrays import saved_spec
-    from fastr.checkpoints import STATE, file_record, index_bytes, read_index
+    from fastr.checkpoints import STATE, file_record, read_index
+    from fastr.checkpoints.index import index_bytes
     from fastr.datasets.replay import RunReplay
     from fastr.runs import RunDirectory
 from transitions import walk, write_run

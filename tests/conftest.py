@@ -29,6 +29,10 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from browsing import chromium as chromium
+from browsing import visit as visit
+from checkpointing import pristine as pristine
+from checkpointing import run as run
 from fastr.agents.spectral import Spectral, SpectralConfig, Target
 from fastr.methods import METHODS
 from fastr.optim import Adam, Trainable

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fastr.cli import run
 from fastr.datasets.base import About
 from fastr.errors import UserError
-from fastr.misfit import fit
+from fastr.misfit import batches
 from fastr.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
 from fastr.misfit.diagnose import diagnose, opened
 from fastr.misfit.intervals import Estimate, estimate
@@ -149,17 +149,18 @@ def test_the_same_seed_gives_the_same_report(report, files, tmp_path):
 
 
 def test_every_transition_is_learned_from_once_an_epoch(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit, "CHUNK_BYTES", 64 * 6 * 4 * 5)
+    monkeypatch.setattr(batches, "CHUNK_BYTES", 64 * 6 * 4 * 5)
     stores = [
-        fit.prepare(store_of(name, tmp_path / str(i)), CONFIG) for i, name in enumerate(files[:2])
+        batches.prepare(store_of(name, tmp_path / str(i)), CONFIG)
+        for i, name in enumerate(files[:2])
     ]
-    batches = fit.Batches(stores, 64)
-    order = fit.training_order(stores, (0, 1), 1)
+    gathered = batches.Batches(stores, 64)
+    order = batches.training_order(stores, (0, 1), 1)
     seen = [[[], []], [[], []]]
-    for piece in batches.chunks(order):
+    for piece in gathered.chunks(order):
         for i, j in np.ndindex(2, 2):
             seen[i][j].append(piece.content[i, j, : piece.batches].reshape(-1, 6))
-    batches.close()
+    gathered.close()
     for i, j in np.ndindex(2, 2):
         rows = np.concatenate(seen[i][j])
         used = order[i, j, : len(rows)]
@@ -183,12 +184,12 @@ def store_of(name, path):
 def test_every_held_out_row_counts_once(parts, batch):
     rows = [np.sort(np.random.default_rng(n).permutation(1000)[:n]) for n in parts]
     rows = [part for part in rows if -(-len(part) // batch) == -(-len(rows[0]) // batch)]
-    orders = fit.held_out_order(rows, batch, seed=0)
+    orders = batches.held_out_order(rows, batch, seed=0)
     for order, part in zip(orders, rows, strict=True):
         assert len(order) % batch == 0
         assert sorted(order[: len(part)].tolist()) == part.tolist()
         losses = np.tile(order.astype(np.float32), (1, 2, 1))
-        np.testing.assert_array_equal(fit.in_order(losses, order, part)[0, 1], part)
+        np.testing.assert_array_equal(batches.in_order(losses, order, part)[0, 1], part)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -117,6 +117,16 @@ def test_the_page_asks_for_nothing(report):
     assert not re.findall(r"(?:src|href)=[\"']?(?:https?:)?//", page)
 
 
+def test_a_page_with_a_table_that_has_no_rows(tmp_path, capsys):
+    """No return above zero, so none to be reached."""
+    write_run(tmp_path / "run", "gym:Pendulum-v1", "td3", (0,), -900.0)
+    assert run(["report", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert re.search(r"<tbody>\s*</tbody>", page)
+    assert ">gym:Pendulum-v1</th>" in page
+
+
 def test_hours_and_cost(report):
     head, *rows = lines(report / "tables" / "clock.csv")
     ours = next(dict(zip(head, row, strict=True)) for row in rows if row[1] == "FaStR")

@@ -1,35 +1,17 @@
 """The report's page in a real browser, opened from disk."""
 
-import os
-import shutil
+from functools import partial
 
 import pytest
 
+from browsing import DESK, PHONE, background, widths
 from fastr.report.finals import labels
 from fastr.report.page import page as page_text
 from fastr.report.reading import read
 from fastr.report.writing import Choices, sections
 from report_inputs import HOSTILE, grid_of_runs
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-OPTIONS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-PHONE, DESK = {"width": 390, "height": 800}, {"width": 1280, "height": 900}
 NAMED = f"[data-name='{HOSTILE}']"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    if BROWSER is None:
-        if os.environ.get("FASTR_BROWSER") == "required":
-            pytest.fail("chromium is not installed, and FASTR_BROWSER=required")
-        pytest.skip("chromium is not installed (apt-get install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=OPTIONS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -42,33 +24,9 @@ def address(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(chromium, address):
-    """A function that opens the page; at the end nothing was fetched and nothing went wrong."""
-    asked, said, contexts = [], [], []
-
-    def visit(**options):
-        context = chromium.new_context(viewport=DESK, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(address)
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert set(asked) <= {address}
-    assert said == []
-
-
-def background(page):
-    return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-
-def widths(page):
-    return page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+def opened(visit, address):
+    """A function that opens the page."""
+    return partial(visit, address)
 
 
 def test_every_chart_is_drawn_and_described(opened):

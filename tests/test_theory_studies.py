@@ -23,6 +23,7 @@ from fastr.theory.studies.exploration import ExplorationStudy
 from fastr.theory.studies.linearity import LinearityStudy
 from fastr.theory.studies.ratio import CP, ENERGY, RatioStudy, best_residual
 from fastr.theory.studies.separation import SeparationStudy
+from fastr.theory.studies.sieves import Sieve
 
 
 def checked(section):
@@ -123,8 +124,7 @@ def test_separation_with_both_objectives():
         dials=(0.5,),
         shown=0.5,
         descent=Descent(steps=100, starts=2),
-        sieves=((1, 1, 8),),
-        sieve_powers=((3.5, 5.0),),
+        sieves=(Sieve(1, 1, finest=8, powers=(3.5, 5.0)),),
     )
     section = checked(study.run(quiet))
     wrong_way = next(v for v in section.verdicts if "certificates' ordering" in v.claim)

@@ -11,13 +11,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastr import checkpoints
+from fastr.checkpoints import saving
 from fastr.cli import run
 from fastr.commands.training import finished_rows
 from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import RunError
 from fastr.runs import RunDirectory, RunWriter
 from fastr.train import train
+
+HERE, INHERITED = os.path.dirname(__file__), os.environ.get("PYTHONPATH")
+PATHS = os.pathsep.join(filter(None, [HERE, INHERITED]))
+"""Where a process of its own finds this file, and the fastr that is tested here."""
 
 
 def tiny(task: str = "gym:Pendulum-v1", **changes) -> TrainConfig:
@@ -188,11 +192,11 @@ def test_a_checkpoint_is_of_its_moment_however_late_it_is_written(
 ):
     """Training goes on in the same memory while the checkpoint waits for a slow disk."""
 
-    def slowly(*arguments, write=checkpoints.write_checkpoint, **options):
+    def slowly(*arguments, write=saving.write_checkpoint, **options):
         time.sleep(0.3)
         return write(*arguments, **options)
 
-    monkeypatch.setattr(checkpoints, "write_checkpoint", slowly)
+    monkeypatch.setattr(saving, "write_checkpoint", slowly)
     path = tmp_path / "late"
     with pytest.raises(Killed), start(tiny(), path) as writer:
         train(tiny(), writer, listeners=(kill_at(400),))
@@ -226,7 +230,7 @@ def test_sigkill_of_the_whole_process_loses_nothing(tmp_path, uninterrupted):
     code = f"import test_train; test_train.resume({str(path)!r})"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": os.path.dirname(__file__)},
+        env=os.environ | {"PYTHONPATH": PATHS},
     )
     deadline = time.monotonic() + 240
     while not list(path.glob("checkpoints/0*")) and time.monotonic() < deadline:
@@ -289,7 +293,7 @@ print(np.asarray(parameters).tobytes().hex())
     outputs = []
     for devices in (1, 2):
         environment = {
-            "PYTHONPATH": os.path.dirname(__file__),
+            "PYTHONPATH": PATHS,
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         }
         done = subprocess.run(

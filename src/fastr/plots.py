@@ -13,14 +13,20 @@ RETURN = "return of the greedy policy"
 FRAMES = "frames (simulator steps)"
 
 
-@contextmanager
-def picture(*paths: Path, **labels: Any) -> Iterator[Any]:
-    """Axes to draw on; what is on them in the end is saved, in the form each path's end names."""
+def plotting() -> Any:
+    """Matplotlib's pyplot, without a display."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    return pyplot
+
+
+@contextmanager
+def picture(*paths: Path, **labels: Any) -> Iterator[Any]:
+    """Axes to draw on; what is on them in the end is saved, in the form each path's end names."""
+    pyplot = plotting()
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     yield axes
     axes.set(**labels)

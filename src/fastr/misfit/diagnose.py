@@ -16,9 +16,11 @@ from fastr.datasets.base import Source, require_bounds
 from fastr.datasets.opening import open_source
 from fastr.datasets.store import Store, spool
 from fastr.errors import UserError
+from fastr.misfit.batches import Prepared, groups, prepare
 from fastr.misfit.config import MisfitConfig, to_json
-from fastr.misfit.fit import Fitted, Prepared, fit, groups, prepare, updates_of
-from fastr.misfit.report import Protocol, Tested, summarized, write
+from fastr.misfit.fit import Fitted, fit, updates_of
+from fastr.misfit.report import Protocol, Tested, summarized
+from fastr.misfit.writing import write
 from fastr.progress import stage
 from fastr.runs import json_value, provenance, write_errors
 

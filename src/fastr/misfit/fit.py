@@ -1,60 +1,20 @@
-"""Both predictors trained on the same batches, all datasets and seeds of one shape side by side.
+"""Both predictors trained on the same batches, selected on the validation part, then tested."""
 
-Rows are gathered from disk on the host, some batches at a time, while the device works on the ones
-before; every axis of a program is (dataset, seed, ...).
-"""
-
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Float, Float32, Int
 
-from fastr.datasets.store import Store
-from fastr.errors import RunError, UserError
+from fastr.errors import RunError
+from fastr.misfit.batches import Batches, Prepared, held_out_order, in_order, training_order
 from fastr.misfit.config import KINDS, Kind, MisfitConfig
-from fastr.misfit.predictors import SAMPLE_ROWS, Predictor, Scales, scales_of
-from fastr.misfit.splits import Split, split
-from fastr.optim import Adam, Parameters, Trainable
-from fastr.spec import EnvSpec
-
-CHUNK_BYTES = 2**25
-"""Rows handed to the device at a time."""
-# Random streams: what is drawn for one purpose is never drawn for another.
-INITIALISATION, NOISE, VALIDATION, TEST = range(4)
-SPLIT, PROJECTIONS, SAMPLE, ORDER, HELD_OUT_ORDER = range(5)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A dataset ready for training."""
-
-    store: Store
-    split: Split
-    scales: Scales
-    """On the host."""
-
-    @property
-    def spec(self) -> EnvSpec:
-        """Sizes of states and actions."""
-        return self.store.about.spec
-
-    def shape(self, batch_size: int) -> tuple[int, ...]:
-        """What datasets must have in common to train in one program."""
-        return (
-            self.spec.state_dim,
-            self.spec.action_dim,
-            len(self.split.train) // batch_size,
-            -(-len(self.split.validation) // batch_size),
-            -(-len(self.split.test) // batch_size),
-        )
+from fastr.misfit.predictors import Predictor
+from fastr.misfit.program import TEST, VALIDATION, Program
+from fastr.optim import Trainable
 
 
 class Fitted(NamedTuple):
@@ -67,219 +27,6 @@ class Fitted(NamedTuple):
     selected: Int[np.ndarray, "kind seed"]
     """The epoch with the lowest ranking loss on the validation part."""
     parameters: dict[Kind, int]
-
-
-def prepare(store: Store, config: MisfitConfig) -> Prepared:
-    """Split a dataset and take its statistics; UserError if a part is too small to rank in."""
-    parts = split(
-        store.episodes, config.split, generator(config.split_seed, SPLIT), limit=config.limit
-    )
-    for name, rows in zip(parts._fields, parts, strict=True):
-        if len(rows) < config.predictor.batch_size:
-            raise UserError(
-                f"{store.about.name}: the {name} part has {len(rows):,} transitions, fewer than "
-                f"one batch of {config.predictor.batch_size}: give more data or a smaller "
-                "--batch-size."
-            )
-    sample = generator(config.split_seed, SAMPLE).permutation(parts.train)[:SAMPLE_ROWS]
-    scales = scales_of(
-        store.rows[np.sort(sample)],
-        (store.action_low, store.action_high),
-        store.about,
-        config.predictor.fourier_targets,
-        generator(config.split_seed, PROJECTIONS),
-    )
-    return Prepared(store, parts, scales)
-
-
-def generator(*numbers: int) -> np.random.Generator:
-    """A random stream named by numbers."""
-    return np.random.default_rng(np.random.SeedSequence(numbers))
-
-
-class Program:
-    """The compiled steps of one predictor for every dataset and seed of a group."""
-
-    def __init__(self, config: MisfitConfig, kind: Kind, spec: EnvSpec):
-        self.config, self.spec = config.predictor, spec
-        self.kind: Kind = kind
-        self.seeds = jnp.asarray(config.seeds, jnp.int32)
-        self.train = jax.jit(self._train, donate_argnums=0)
-        self.held_out = jax.jit(self._held_out)
-        self.keep_better = jax.jit(self._keep_better, donate_argnums=0)
-
-    def start(self, datasets: int) -> Trainable[Predictor]:
-        """Fresh predictors; a seed starts from the same parameters on every dataset."""
-        # Not compiled as one program: that takes longer than the whole of it.
-        fresh = [self._fresh(seed) for seed in self.seeds]
-        return jax.tree.map(
-            lambda *leaves: jnp.array(np.stack([np.stack(leaves)] * datasets)), *fresh
-        )
-
-    def _fresh(self, seed: Int[Array, ""]) -> Trainable[Predictor]:
-        key = stream(seed, INITIALISATION, 0)
-        predictor = Predictor.init(self.config, self.kind, self.spec, key)
-        return Trainable.of(predictor, Adam(self.config.learning_rate))
-
-    def _train(
-        self,
-        trainables: Trainable[Predictor],
-        scales: Scales,
-        rows: Float[Array, "dataset seed step batch packed"],
-        first: Int[Array, ""],
-        count: Int[Array, ""],
-    ) -> tuple[Trainable[Predictor], Float[Array, "dataset seed 2"]]:
-        """As many updates of every predictor; the sums of their two losses."""
-
-        def one(trainable: Any, scale: Scales, content: Array, seed: Array) -> tuple:
-            def update(step: Array, carry: tuple) -> tuple:
-                trainable, sums = carry
-                batch = scale.batch(content[step], self.spec)
-                key = stream(seed, NOISE, first + step)
-                trainable, metrics = trainable.step(
-                    lambda net: net.loss(batch, self.config.moment_weight, key)
-                )
-                return trainable, sums + jnp.stack([metrics["nce"], metrics["moment"]])
-
-            return jax.lax.fori_loop(0, count, update, (trainable, jnp.zeros(2)))
-
-        with self.precision():
-            over_seeds = jax.vmap(one, in_axes=(0, None, 0, 0))
-            return jax.vmap(over_seeds, in_axes=(0, 0, 0, None))(
-                trainables, scales, rows, self.seeds
-            )
-
-    def _held_out(
-        self,
-        trainables: Trainable[Predictor],
-        scales: Scales,
-        rows: Float[Array, "dataset step batch packed"],
-        first: Int[Array, ""],
-        purpose: Int[Array, ""],
-    ) -> Float[Array, "dataset seed step 2 batch"]:
-        """Both losses of every row, with noise that is the same for all predictors and seeds."""
-
-        def one(trainable: Trainable[Predictor], scale: Scales, content: Array) -> Array:
-            predictor = trainable.net
-            keys = jax.vmap(partial(stream, jnp.zeros((), jnp.int32), purpose))(
-                first + jnp.arange(content.shape[0])
-            )
-            return jax.lax.map(
-                lambda batch: predictor.held_out(scale.batch(batch[0], self.spec), batch[1]),
-                (content, keys),
-            )
-
-        with self.precision():
-            over_seeds = jax.vmap(one, in_axes=(0, None, None))
-            return jax.vmap(over_seeds)(trainables, scales, rows)
-
-    def _keep_better(
-        self,
-        best: tuple[Parameters, Float[Array, "dataset seed"]],
-        parameters: Parameters,
-        loss: Float[Array, "dataset seed"],
-    ) -> tuple[Parameters, Float[Array, "dataset seed"]]:
-        """The parameters with the lower validation loss, for each dataset and seed."""
-        kept, lowest = best
-        better = loss < lowest
-
-        def choose(new: Array, old: Array) -> Array:
-            return jnp.where(better.reshape(better.shape + (1,) * (new.ndim - 2)), new, old)
-
-        return jax.tree.map(choose, parameters, kept), jnp.where(better, loss, lowest)
-
-    def precision(self) -> Any:
-        """The arithmetic of all float32 products traced inside."""
-        exact = self.config.precision == "float32"
-        return jax.default_matmul_precision("float32" if exact else "tensorfloat32")
-
-
-def stream(
-    seed: Int[Array, ""], purpose: Int[Array, ""] | int, index: Int[Array, ""] | int
-) -> Array:
-    """The key of one seed for one purpose at one moment."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), index)
-
-
-class Piece(NamedTuple):
-    """Some batches of a pass over rows."""
-
-    content: Float32[np.ndarray, "dataset *seed step batch packed"]
-    first: int
-    """The number of the first batch in the pass."""
-    batches: int
-    """How many batches belong to the pass; the others only fill up the array."""
-
-
-class Batches:
-    """Rows of a group of datasets, gathered beside the device's work."""
-
-    def __init__(self, group: Sequence[Prepared], batch_size: int):
-        self.group, self.batch_size = group, batch_size
-        self.thread = ThreadPoolExecutor(1)
-
-    def close(self) -> None:
-        """End the thread."""
-        self.thread.shutdown(cancel_futures=True)
-
-    def chunks(self, orders: Int[np.ndarray, "dataset *seed rows"]) -> Iterator["Piece"]:
-        """All whole batches of these rows, some at a time, every piece of one size."""
-        *lead, rows = orders.shape
-        steps = rows // self.batch_size
-        packed = self.group[0].store.rows.shape[1]
-        at_once = max(1, CHUNK_BYTES // (math.prod(lead) * self.batch_size * packed * 4))
-        # As even as can be: what fills up the last piece is work for nothing.
-        stride = -(-steps // -(-steps // at_once))
-        shaped = orders[..., : steps * self.batch_size].reshape(*lead, steps, self.batch_size)
-        places = [np.arange(start, start + stride) % steps for start in range(0, steps, stride)]
-        parts = [shaped.take(place, len(lead)) for place in places]
-        waiting = self.thread.submit(self._gather, parts[0])
-        for number, following in enumerate([*parts[1:], None]):
-            content = waiting.result()
-            if following is not None:
-                waiting = self.thread.submit(self._gather, following)
-            yield Piece(content, number * stride, min(stride, steps - number * stride))
-
-    def _gather(self, indices: np.ndarray) -> np.ndarray:
-        """The packed rows of each dataset at these places."""
-        pairs = zip(self.group, indices, strict=True)
-        return np.stack([prepared.store.rows[places] for prepared, places in pairs])
-
-
-def training_order(
-    group: Sequence[Prepared], seeds: Sequence[int], epoch: int
-) -> Int[np.ndarray, "dataset seed rows"]:
-    """Every training row once, in an order of its own for each seed and epoch.
-
-    Parts of one shape may differ by less than a batch: all are cut to the shortest.
-    """
-    orders = [
-        [generator(seed, ORDER, epoch).permutation(prepared.split.train) for seed in seeds]
-        for prepared in group
-    ]
-    shortest = min(len(order) for parts in orders for order in parts)
-    return np.array([[order[:shortest] for order in parts] for parts in orders])
-
-
-def held_out_order(
-    parts: Sequence[Int[np.ndarray, " _"]], batch_size: int, seed: int
-) -> Int[np.ndarray, "dataset padded"]:
-    """Every held-out row once, in a fixed order; the first ones again to fill the last batch."""
-    padded = []
-    for part in parts:
-        order = generator(seed, HELD_OUT_ORDER).permutation(part)
-        padded.append(np.concatenate([order, order[: -len(order) % batch_size]]))
-    return np.array(padded)
-
-
-def groups(prepared: Sequence[Prepared], batch_size: int) -> list[tuple[list[int], list[Prepared]]]:
-    """Datasets that can train in one program, with their places in the list."""
-    found: dict[tuple[int, ...], tuple[list[int], list[Prepared]]] = {}
-    for place, one in enumerate(prepared):
-        places, members = found.setdefault(one.shape(batch_size), ([], []))
-        places.append(place)
-        members.append(one)
-    return list(found.values())
 
 
 def updates_of(group: Sequence[Prepared], config: MisfitConfig) -> int:
@@ -440,13 +187,3 @@ class Fit:
             // cells
             for kind in KINDS
         }
-
-
-def in_order(
-    losses: Float32[np.ndarray, "seed 2 padded"],
-    order: Int[np.ndarray, " padded"],
-    part: Int[np.ndarray, " rows"],
-) -> Float32[np.ndarray, "seed 2 rows"]:
-    """Losses in the rising order of the part's rows; repeated rows count once, as first seen."""
-    once = order[: len(part)]
-    return losses[..., : len(part)][..., np.argsort(once)]

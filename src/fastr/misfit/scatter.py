@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastr.errors import UserError
-from fastr.misfit.report import REPORT, plotting
+from fastr.misfit.report import REPORT
+from fastr.plots import plotting
 from fastr.runs import CONFIG, RunDirectory
 from fastr.summary import LAST, summary
 from fastr.untrusted import bounded_bytes

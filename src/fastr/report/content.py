@@ -52,8 +52,8 @@ class Grid:
     @property
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold numbers, and so stand to the right."""
-        columns = zip(*self.rows, strict=True)
-        return tuple(any(cell.value is not None for cell in column) for column in columns)
+        places = range(len(self.columns))
+        return tuple(any(row[i].value is not None for row in self.rows) for i in places)
 
     def lines(self) -> list[list[Any]]:
         """Header and rows for a CSV file, notes in words in the last column."""

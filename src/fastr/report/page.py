@@ -1,48 +1,30 @@
-"""One HTML file that needs nothing beside it and no network."""
+"""The report as one HTML file, whose charts its own script draws."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from fastr.pages import rendering
 from fastr.report.colors import DARK, LIGHT, color, names_of
 from fastr.report.content import Chart, Intervals, Lines, Scatter, Section, number
 from fastr.report.text import counted
 
-ENVIRONMENT = Environment(
-    loader=PackageLoader("fastr.report", "assets"),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-
 
 def page(parts: Sequence[Section], methods: Sequence[str], command: str, made_by: str) -> str:
     """The whole page."""
-    script, style = asset("page.js"), asset("page.css")
     charts = [chart for part in parts for chart in part.charts]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return ENVIRONMENT.get_template("page.html").render(
+    return rendering.page(
+        "fastr.report",
+        script=rendering.asset("fastr.report", "page.js"),
         parts=parts,
         command=command,
         version=made_by.splitlines()[-1],
         summary=summary(parts, methods),
         data={chart.name: drawn(chart, methods) for chart in charts},
         alternatives={chart.name: alternative(chart) for chart in charts},
-        # Nothing is fetched, and no script runs but this one, whatever a name may contain.
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
-        script=Markup(script),
-        style=Markup(style + palette()),
+        palette=Markup(palette()),
     )
-
-
-def asset(name: str) -> str:
-    """A file of the page's own."""
-    return resources.files("fastr.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def palette() -> str:

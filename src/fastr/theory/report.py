@@ -1,8 +1,10 @@
 """What a study says: a statement, verdicts with numbers, tables and plots."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 Progress = Callable[[float], None]
 """Takes the share of the work that is done, from 0 to 1."""
@@ -22,6 +24,14 @@ class Curve:
     look: Look = "line"
     color: int = 0
     """The same number, the same color."""
+
+
+def banded(
+    label: str, x: Iterable[float], summary: Iterable[np.ndarray], look: Look, color: int
+) -> Curve:
+    """A curve with its interval: mean, low and high at every x."""
+    mean, low, high = (part.tolist() for part in summary)
+    return Curve(label, [float(place) for place in x], mean, low, high, look=look, color=color)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fastr.theory.lsvi import (
     unit_features,
 )
 from fastr.theory.mdp import CPMDP
-from fastr.theory.report import Curve, Grid, Plot, Progress, Section, Verdict
+from fastr.theory.report import Curve, Grid, Plot, Progress, Section, Verdict, banded
 from fastr.theory.sampling import draw
 from fastr.theory.spectral_fit import factored_fit, joint_fit
 
@@ -227,9 +227,9 @@ class ExplorationStudy:
         episodes = (shown + 1.0).tolist()
         curves = []
         for i, (group, regret) in enumerate(found.items()):
-            mean, low, high = (part.tolist() for part in log_interval(regret.curve[:, shown]))
             color, look = FEATURES.index(group.split(",")[0]), "dashed" if i > 2 else "line"
-            curves.append(Curve(group, episodes, mean, low, high, look=look, color=color))
+            summary = log_interval(regret.curve[:, shown])
+            curves.append(banded(group, episodes, summary, look, color))
         middle = len(shown) // 2
         guide = curves[0].y[middle] * np.sqrt((shown + 1) / (shown[middle] + 1))
         root = Curve("square root", episodes, guide.tolist(), look="dotted", color=7)
@@ -238,10 +238,8 @@ class ExplorationStudy:
     def eta_plot(self, etas: dict[str, np.ndarray]) -> Plot:
         """eta against n."""
         n = [10.0**power for power in self.powers]
-        curves = []
-        for color, kind in enumerate(LEARNED):
-            mean, low, high = (part.tolist() for part in log_interval(etas[kind]))
-            curves.append(Curve(kind, n, mean, low, high, color=color + 1))
-        return Plot(
-            "eta", "Bellman misspecification of learned features", "n", "eta", tuple(curves)
+        curves = tuple(
+            banded(kind, n, log_interval(etas[kind]), "line", color)
+            for color, kind in enumerate(LEARNED, start=1)
         )
+        return Plot("eta", "Bellman misspecification of learned features", "n", "eta", curves)

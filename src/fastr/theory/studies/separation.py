@@ -7,12 +7,12 @@ import numpy as np
 from jaxtyping import Float
 
 from fastr.theory.certificates import Problem, log_certificate
-from fastr.theory.intervals import Interval, crossing, exponents, interval, log_interval
+from fastr.theory.intervals import crossing, exponents, interval, log_interval
 from fastr.theory.ranking_fit import Descent, ranking_fits
-from fastr.theory.report import Curve, Grid, Look, Plot, Progress, Section, Verdict
+from fastr.theory.report import Curve, Grid, Plot, Progress, Section, Verdict, banded
 from fastr.theory.sampling import draw
-from fastr.theory.sieve import sample, sieve_risk
 from fastr.theory.spectral_fit import factored_fit, joint_fit, risk
+from fastr.theory.studies.sieves import KINDS, SIEVES, Errors, Sieve, sieve_table
 from fastr.theory.waves import Waves, waves
 
 STATEMENT = (
@@ -36,8 +36,6 @@ STATEMENT = (
     "max(d_s, d_a) or d_s + d_a. The certificates' n^(-1/D) is an upper bound of the same kind.",
 )
 DESCENT = Descent()
-KINDS = ("factored", "joint")
-Errors = dict[str, Float[np.ndarray, "seed n"]]
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,7 @@ class SeparationStudy:
     shown: float = 0.3
     """The dial whose curves are drawn, one of `dials`."""
     descent: Descent = DESCENT
-    sieves: tuple[tuple[int, int, int], ...] = ((1, 1, 64), (2, 2, 8))
-    """d_s, d_a and the finest resolution."""
-    sieve_powers: tuple[tuple[float, float], ...] = ((3.5, 6.5), (3.5, 5.5))
-    """The range of log10 n of each sieve, before its finest resolution binds."""
+    sieves: tuple[Sieve, ...] = SIEVES
 
     def run(self, progress: Progress) -> Section:
         """Tables on CP and off, then the sieves."""
@@ -70,7 +65,7 @@ class SeparationStudy:
         energy = self.truth(0.0).energy_density(self.points)
         on_energy = self.ranking_errors(energy, self.truth(0.0).feature_dim)
         progress((steps - 2) / steps)
-        sieves = [self.sieve_errors(i) for i in range(len(self.sieves))]
+        measured = [(sieve, sieve.errors(self.seeds)) for sieve in self.sieves]
         progress(1.0)
         return Section(
             "separation",
@@ -80,17 +75,17 @@ class SeparationStudy:
                 *self.verdicts_on_cp(spectral[0.0], ranked[0.0]),
                 self.ranking_bias(ranked[0.0], on_energy),
                 *self.verdicts_off_cp(spectral, ranked),
-                *self.verdicts_on_sieves(sieves),
+                *(sieve.verdict(errors) for sieve, errors in measured),
             ),
             (
                 self.table(spectral, ranked, on_energy),
                 self.crossing_table(spectral),
-                self.sieve_table(sieves),
+                sieve_table(measured),
             ),
             (
                 self.plot("separation-l2", "L2 objective", spectral, self.predicted()),
                 self.plot("separation-ranking", "ranking loss", ranked, ()),
-                *(self.sieve_plot(i, errors) for i, errors in enumerate(sieves)),
+                *(sieve.plot(errors) for sieve, errors in measured),
             ),
         )
 
@@ -144,24 +139,6 @@ class SeparationStudy:
             errors = [risk(estimate, density) for estimate in fits.density]
             found[kind] = np.array(errors).reshape(len(self.seeds), -1)
         return found
-
-    def sieve_errors(self, index: int) -> Errors:
-        """L of both sieves, by seed and n."""
-        state_dim, action_dim, finest = self.sieves[index]
-        truth = waves(state_dim, action_dim, terms=2)
-        found = {kind: [] for kind in KINDS}
-        for seed in self.seeds:
-            generator = np.random.default_rng(seed)
-            samples = [sample(truth, int(n), finest, generator) for n in self.sieve_n(index)]
-            for kind in KINDS:
-                risks = [sieve_risk(kind, truth, data, finest, generator)[0] for data in samples]
-                found[kind].append(risks)
-        return {kind: np.array(rows) for kind, rows in found.items()}
-
-    def sieve_n(self, index: int) -> Float[np.ndarray, " n"]:
-        """The sample sizes of one sieve."""
-        low, high = self.sieve_powers[index]
-        return np.floor(10.0 ** np.arange(low, high + 0.01, 0.5))
 
     def verdicts_on_cp(self, spectral: Errors, ranked: Errors) -> list[Verdict]:
         """Who is ahead on exact CP, and at what rate."""
@@ -284,30 +261,6 @@ class SeparationStudy:
         ]
         return float(powers[np.nonzero(np.array(gaps) > 0.0)[0][-1]])
 
-    def verdicts_on_sieves(self, sieves: list[Errors]) -> list[Verdict]:
-        """The exponents on continuous spaces."""
-        found = []
-        for i, errors in enumerate(sieves):
-            state_dim, action_dim, _ = self.sieves[i]
-            slopes = {k: interval(exponents(self.sieve_n(i), errors[k])) for k in KINDS}
-            expected = self.sieve_exponents(i)
-            said = ", ".join(f"{k} {slopes[k].text()} for {expected[k]:.2f}" for k in KINDS)
-            found.append(
-                Verdict(
-                    "On continuous spaces the classes differ in the exponent "
-                    f"(d_s, d_a = {state_dim}, {action_dim}).",
-                    said,
-                    bool(slopes["factored"].high < slopes["joint"].low),
-                )
-            )
-        return found
-
-    def sieve_exponents(self, index: int) -> dict[str, float]:
-        """-2 / (2 + D) of both classes."""
-        state_dim, action_dim, _ = self.sieves[index]
-        sizes = {"factored": max(state_dim, action_dim), "joint": state_dim + action_dim}
-        return {kind: -2.0 / (2.0 + size) for kind, size in sizes.items()}
-
     def table(
         self, spectral: dict[float, Errors], ranked: dict[float, Errors], on_energy: Errors
     ) -> Grid:
@@ -341,20 +294,6 @@ class SeparationStudy:
         columns = ("dial", "epsilon_CP^2", "n of the crossing, measured", "predicted")
         return Grid("Where the joint class overtakes (L2 objective)", columns, tuple(rows))
 
-    def sieve_table(self, sieves: list[Errors]) -> Grid:
-        """Measured exponents beside those of balancing and of the certificates."""
-        rows = []
-        for i, errors in enumerate(sieves):
-            state_dim, action_dim, _ = self.sieves[i]
-            sizes = {"factored": max(state_dim, action_dim), "joint": state_dim + action_dim}
-            for kind in KINDS:
-                slope = interval(exponents(self.sieve_n(i), errors[kind]))
-                place = (f"{state_dim}, {action_dim}", kind, slope.text(".3f"))
-                certified = f"{-1 / sizes[kind]:.3f}" if sizes[kind] >= 3 else "none: D < 3"
-                rows.append((*place, f"{self.sieve_exponents(i)[kind]:.3f}", certified))
-        columns = ("d_s, d_a", "class", "fitted exponent", "-2/(2+D)", "certificate -1/D")
-        return Grid("Exponents of L in n on continuous spaces", columns, tuple(rows))
-
     def predicted(self) -> tuple[Curve, ...]:
         """Degrees of freedom over n."""
         return tuple(
@@ -378,26 +317,5 @@ class SeparationStudy:
             look = "line" if dial == 0.0 else "dashed"
             for color, kind in enumerate(KINDS):
                 summary = log_interval(errors[dial][kind])
-                curves.append(_curve(f"{kind}, {label}", self.n, summary, color, look))
+                curves.append(banded(f"{kind}, {label}", self.n, summary, look, color))
         return Plot(name, f"Tables, {objective}", "n", "L(g_n)", (*curves, *more))
-
-    def sieve_plot(self, index: int, errors: Errors) -> Plot:
-        """L against n of one sieve."""
-        state_dim, action_dim, _ = self.sieves[index]
-        n = self.sieve_n(index)
-        curves = []
-        for color, kind in enumerate(KINDS):
-            summary, power = log_interval(errors[kind]), self.sieve_exponents(index)[kind]
-            guide = float(summary.mean[0]) * (n / n[0]) ** power
-            curves.append(_curve(kind, n, summary, color, "line"))
-            label = f"slope {power:.2f}"
-            curves.append(Curve(label, n.tolist(), guide.tolist(), look="dotted", color=color))
-        title = f"Continuous, d_s = {state_dim}, d_a = {action_dim}, resolution by held-out loss"
-        name = f"sieve-{state_dim}-{action_dim}"
-        return Plot(name, title, "n", "L(g_n)", tuple(curves))
-
-
-def _curve(label: str, x: np.ndarray, summary: Interval, color: int, look: Look) -> Curve:
-    """A curve with its interval."""
-    mean, low, high = (part.tolist() for part in summary)
-    return Curve(label, x.tolist(), mean, low, high, look=look, color=color)

@@ -1,0 +1,125 @@
+"""One checkpoint on disk: where its files lie, whether they are sound, what they hold."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastr.checkpoints.array_files import reading, tensors
+from fastr.checkpoints.files import FileRecord, file_record
+from fastr.checkpoints.segments import Segment
+from fastr.errors import UserError
+
+ROWS = "rows.jsonl"
+CONFIG = "config.json"
+STATE = "state.safetensors"
+
+
+class DamageError(Exception):
+    """Why one checkpoint cannot be used; an older one still may."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk, as its index describes it; the arrays are read when asked for."""
+
+    run: Path
+    frames: int
+    host: dict[str, Any]
+    rows_bytes: int
+    """The size of rows.jsonl when the checkpoint was made."""
+    rows_sha256: str | None
+    """The checksum of rows.jsonl then; runs of earlier versions have none."""
+    config_sha256: str | None
+    """The checksum of config.json then, likewise."""
+    replay: Segment
+    row_shape: tuple[int, int]
+    """Seeds and numbers in one replay row."""
+    files: dict[str, FileRecord]
+    skipped: tuple[str, ...] = ()
+    """One message for each newer checkpoint that is damaged."""
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's directory name."""
+        return checkpoint_name(self.frames)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The replay segments this checkpoint needs, oldest first."""
+        return sorted(segment for name in self.files if (segment := Segment.parse(name)))
+
+    def location(self, name: str) -> Path:
+        """Where a file of this checkpoint lies."""
+        if name == STATE:
+            return self.run / "checkpoints" / self.name / STATE
+        return self.run / "replay" / name
+
+    def verify(self) -> None:
+        """Raise DamageError unless every file has its recorded size and checksum."""
+        self.verify_sizes()
+        for name, record in self.files.items():
+            if file_record(self.location(name)) != record:
+                raise DamageError(f"{name}: checksum")
+
+    def verify_sizes(self) -> None:
+        """Raise DamageError unless every file is there in its recorded size: quick, not sure."""
+        rows = self.run / ROWS
+        if (rows.stat().st_size if rows.is_file() else 0) < self.rows_bytes:
+            raise DamageError(f"{ROWS}: shorter than recorded")
+        if self.rows_sha256 not in (None, rows_checksum(self.run, self.rows_bytes)):
+            raise DamageError(f"{ROWS}: checksum")
+        for name, record in self.files.items():
+            path = self.location(name)
+            if not path.is_file():
+                raise DamageError(f"{name}: missing")
+            if path.stat().st_size != record.size:
+                raise DamageError(f"{name}: size")
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All device arrays, by name."""
+        with reading(self.location(STATE)), tensors(self.location(STATE)) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+    def replay_rows(self) -> tuple[int, np.ndarray]:
+        """First row's agent step and the rows the ring buffer held, oldest first."""
+        # The allocation below is as large as the index says: it must first agree with the files.
+        for segment in self.segments:
+            self.check_segment(segment)
+        start, end = self.replay.start, self.replay.end
+        with reading(self.run / "replay"):
+            rows = np.empty((end - start, *self.row_shape), np.float32)
+        for segment in self.segments:
+            first = max(segment.start, start)
+            path = self.location(segment.name)
+            with reading(path), tensors(path) as file:
+                held = file.get_slice("rows")[first - segment.start :]
+                rows[first - start : segment.end - start] = held
+        return start, rows
+
+    def check_segment(self, segment: Segment) -> None:
+        """Raise UserError unless a segment's file holds the rows that its name promises."""
+        path = self.location(segment.name)
+        with reading(path), tensors(path) as file:
+            header = file.get_slice("rows")
+            found = header.get_dtype(), tuple(header.get_shape())
+        if found != ("F32", (segment.end - segment.start, *self.row_shape)):
+            raise UserError(f"{path} is not a replay segment of this run: it holds {found}.")
+
+
+def checkpoint_name(frames: int) -> str:
+    """Directory name of the checkpoint at this many frames."""
+    return f"{frames:09d}"
+
+
+def rows_checksum(run: Path, size: int) -> str:
+    """Checksum of the first bytes of rows.jsonl, all of them measured before a checkpoint."""
+    digest = hashlib.sha256()
+    if size:
+        with (run / ROWS).open("rb") as file:
+            while piece := file.read(min(size, 2**20)):
+                digest.update(piece)
+                size -= len(piece)
+    return digest.hexdigest()

@@ -1,0 +1,73 @@
+"""The checkpoints that a run keeps: which there are, the newest sound one, what is deleted when."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from fastr.checkpoints.checkpoint import Checkpoint, DamageError, checkpoint_name
+from fastr.checkpoints.files import TEMPORARY, discard
+from fastr.checkpoints.index import read_index
+from fastr.checkpoints.segments import Segment
+from fastr.errors import UserError
+
+CHECKPOINT_NAME = re.compile(r"[0-9]{9,18}")
+
+
+def saved_frames(run: Path) -> list[int]:
+    """Frames of every checkpoint directory, sound or not, in rising order."""
+    found = [path.name for path in (run / "checkpoints").glob("*") if path.is_dir()]
+    numbers = [int(name) for name in found if CHECKPOINT_NAME.fullmatch(name)]
+    return sorted(frames for frames in numbers if checkpoint_name(frames) in found)
+
+
+def latest(run: Path) -> Checkpoint:
+    """Newest checkpoint that verifies; UserError if there is none."""
+    damaged = []
+    for frames in reversed(saved_frames(run)):
+        try:
+            checkpoint = read_index(run, frames)
+            checkpoint.verify()
+        except (DamageError, OSError) as problem:
+            damaged.append(f"checkpoint {checkpoint_name(frames)} is damaged ({problem})")
+        else:
+            messages = tuple(f"{damage}; using {checkpoint.name}" for damage in damaged)
+            return replace(checkpoint, skipped=messages)
+    if damaged:
+        raise UserError(f"{run} has no usable checkpoint: {'; '.join(damaged)}.")
+    raise UserError(f"{run} has no checkpoint yet; `fastr resume {run}` goes on with the run.")
+
+
+def prune(run: Path, *, keep: int) -> None:
+    """Delete all but the newest checkpoints, and the replay segments that none of them needs."""
+    for frames in saved_frames(run)[:-keep]:
+        discard(run / "checkpoints" / checkpoint_name(frames))
+    discard_unused_segments(run)
+
+
+def discard_after(checkpoint: Checkpoint) -> None:
+    """Delete what was saved after this checkpoint, a future that will not happen."""
+    for frames in saved_frames(checkpoint.run):
+        if frames > checkpoint.frames:
+            discard(checkpoint.run / "checkpoints" / checkpoint_name(frames))
+    discard_unused_segments(checkpoint.run)
+
+
+def discard_unused_segments(run: Path) -> None:
+    """Delete the replay segments that no checkpoint needs."""
+    used = set()
+    for frames in saved_frames(run):
+        try:
+            used.update(read_index(run, frames).files)
+        except (DamageError, UserError, OSError):
+            # It cannot say what it needs, so nothing is deleted until it is pruned itself.
+            return
+    for path in (run / "replay").glob("*"):
+        if Segment.parse(path.name) and path.name not in used:
+            discard(path)
+
+
+def discard_leftovers(run: Path) -> None:
+    """Delete the temporary files of a writer that was killed."""
+    for folder in (run, run / "checkpoints", run / "replay"):
+        for path in folder.glob(f"{TEMPORARY}*"):
+            discard(path)

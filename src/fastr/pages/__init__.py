@@ -1,0 +1,1 @@
+"""HTML pages that need nothing beside them: what those of reports, diagnoses and studies share."""
