@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastr.cli import run
+from fastr.report.colors import color
 from fastr.report.finals import finals
 from fastr.report.published import published
 from fastr.report.reading import read
@@ -342,3 +343,12 @@ def test_all_results_with_returns_are_read(monkeypatch):
     found = read([Path("results")])
     assert found.left_out == []
     assert all(origin.commit for series in found.series for origin in series.origins)
+
+
+def test_methods_differ_in_colour_and_their_variants_in_dashes():
+    methods = [f"m{i}{kind}" for i in range(16) for kind in ("", ", quick", ", raw")]
+    looks = [color(label, methods) for label in methods]
+    assert len(set(looks)) == len(looks)
+    assert all(len({place for place, _ in looks[i : i + 3]}) == 1 for i in range(0, 48, 3))
+    assert len({place for place, _ in looks[:24]}) == 8
+    assert {dash for _, dash in looks[:24:3]} == {""}
