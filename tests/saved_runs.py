@@ -66,9 +66,9 @@ def save_run(path, method="fastr", task="gym:Pendulum-v1", spec=PENDULUM, **chan
     del arrays["learners.replay.rows"]
     count = len(config.seeds)
     arrays |= {
-        "learners.moments.count": np.full(count, 50.0, np.float32),
+        "learners.moments.count": np.full(count, 50, np.int32),
         "learners.moments.mean": rng.normal(3, 5, (count, spec.state_dim)).astype(np.float32),
-        "learners.moments.squares": rng.uniform(200, 9e4, (count, spec.state_dim)).astype("f"),
+        "learners.moments.variance": rng.uniform(4, 1.8e3, (count, spec.state_dim)).astype("f"),
         "pending_rows": np.zeros((count, spec.row_dim), np.float32),
         "pending_states": np.zeros((count, spec.state_dim), np.float32),
     }

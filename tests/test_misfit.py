@@ -340,6 +340,18 @@ def test_verdicts_follow_the_papers_two_conditions(given, size, gain):
     assert not found.doubts or "disagree" in found.doubts[0]
 
 
+@pytest.mark.parametrize("actions", [6, 9, 21])
+def test_only_what_fits_is_said_to_fit(actions):
+    """By both misfits; few actions do not make a doubtful factorization a good one."""
+    fitting = verdict(evidence(actions, -0.01, 0.01)).sentences[-1]
+    assert "misfit" not in fitting
+    doubtful = evidence(actions, 0.08, 0.12), evidence(actions, -0.01, 0.01, moment=0.3)
+    for found in map(verdict, doubtful):
+        assert found.gain == "open"
+        assert "fits" not in found.sentences[-1]
+        assert "misfit" in found.sentences[-1]
+
+
 def test_doubts_are_spoken():
     found = verdict(evidence(21, -0.01, 0.01, quick=True, falling=("CP",)))
     assert any("quick" in doubt for doubt in found.doubts)

@@ -76,3 +76,17 @@ def test_one_observation_maps_to_zero():
     moments = Moments.empty(2).update(state)
     np.testing.assert_array_equal(moments.mean, state)
     np.testing.assert_array_equal(moments.normalize(state), np.zeros(2))
+
+
+def test_statistics_hold_beyond_what_float32_can_count():
+    """After 2^24 observations, a million more of another spread move the variance in proportion."""
+    before, more = 2**24, 2**20
+    start = Moments(jnp.asarray(before, jnp.int32), jnp.zeros(1), jnp.ones(1))
+    rows = np.random.default_rng(1).normal(0.0, 3.0, (more, 1)).astype(np.float32)
+    after = jax.jit(lambda m, r: jax.lax.scan(lambda m, x: (m.update(x), None), m, r)[0])(
+        start, rows
+    )
+    assert int(after.count) == before + more
+    assert float(after.variance[0]) == pytest.approx(
+        (before + 9 * more) / (before + more), rel=5e-3
+    )

@@ -168,6 +168,13 @@ def test_new_rows_enter_at_the_largest_priority():
     np.testing.assert_array_equal(replay.rows[0], row(4))
 
 
+def test_a_row_drawn_twice_gets_the_larger_priority_in_either_order():
+    for errors in ([32.0, 1.0, 243.0], [243.0, 1.0, 32.0]):
+        slots = jnp.asarray([2, 0, 2])
+        after = weighted([9.0] * 4, 4).reweigh(slots, jnp.asarray(errors), jnp.asarray(7))
+        np.testing.assert_allclose(after.priorities[0], [1.0, 9.0, 9.0, 9.0], rtol=1e-6)
+
+
 def test_priorities_are_the_formula_and_the_largest_is_reset():
     """max(|error|, 1)^0.4: 1 for errors up to 1; 32^0.4 = 4."""
     reweigh = jax.jit(PrioritizedReplay.reweigh)

@@ -12,7 +12,7 @@ import pytest
 from fastr.agents.critics import squared_error
 from fastr.agents.deterministic import DeterministicPolicy
 from fastr.agents.spectral import actor_loss, twin_q
-from fastr.learner import Engine
+from fastr.learner import EXPLORATION, Engine, stream
 
 ZERO = jnp.zeros((), int)
 PARTS = ("representation", "critics", "actor")
@@ -468,11 +468,21 @@ def test_targets_start_at_the_online_networks_in_memory_of_their_own(company):
             assert slow.unsafe_buffer_pointer() != original.unsafe_buffer_pointer()
 
 
-def test_random_actions_come_first_and_are_uniform(together):
-    """No action of the random phase may depend on the networks: here, on the state."""
-    actions = together[1]
-    assert np.abs(actions).max() <= 1.0
-    assert np.abs(actions[:RANDOM_STEPS]).max() < 1.0
+def test_random_actions_come_first_and_are_uniform(company, spec):
+    """In the random phase, the uniform numbers of the seed's own stream whatever the state."""
+    for step in range(2 * RANDOM_STEPS):
+        cohort = replace(company.init(), steps=jnp.asarray(step))
+        here, there = (
+            np.asarray(company.explore(cohort, np.full((3, spec.state_dim), value, np.float32)))
+            for value in (-1.0, 2.0)
+        )
+        assert np.array_equal(here, there) == (step < RANDOM_STEPS)
+        keys = [
+            jax.random.split(stream(jnp.asarray(seed), EXPLORATION, jnp.asarray(step)))[0]
+            for seed in SEEDS
+        ]
+        uniform = [jax.random.uniform(key, here.shape[1:], minval=-1, maxval=1) for key in keys]
+        assert np.array_equal(here, uniform) == (step < RANDOM_STEPS)
 
 
 def test_improve_works_in_place(company, spec):

@@ -80,10 +80,10 @@ def resume(path) -> None:
         train(from_json(run.config["train"]), run, checkpoint)
 
 
-def assert_same_end(path, whole: RunDirectory) -> None:
+def assert_same_end(path, whole: RunDirectory, *, frames: int = 500) -> None:
     ended = RunDirectory.open(path)
     ours, theirs = ended.latest(), whole.latest()
-    assert ours.frames == theirs.frames == 500
+    assert ours.frames == theirs.frames == frames
     expected = theirs.arrays()
     assert ours.arrays().keys() == expected.keys()
     for name, array in ours.arrays().items():
@@ -115,11 +115,26 @@ def test_rows_hold_what_the_protocol_promises(uninterrupted):
     assert [json.loads(line) for line in text] == rows
 
 
+def test_resuming_is_exact_when_the_replay_has_begun_to_overwrite(tmp_path):
+    """And the last frame is evaluated, wherever the evaluations before it fell."""
+    config = tiny(seeds=(3,), frames=280, checkpoint_frames=200, replay_capacity=48)
+    with start(config, tmp_path / "whole") as writer:
+        train(config, writer)
+    with pytest.raises(Killed), start(config, tmp_path / "killed") as writer:
+        train(config, writer, listeners=(kill_at(250),))
+    resume(tmp_path / "killed")
+    whole = RunDirectory.open(tmp_path / "whole")
+    evaluated = [row["frames"] for row in whole.rows() if row["kind"] == "evaluation"]
+    assert evaluated == [0, 250, 280]
+    assert config.evaluations == 3
+    assert_same_end(tmp_path / "killed", whole, frames=280)
+
+
 def test_counters_on_the_device(uninterrupted):
     arrays = uninterrupted.latest().arrays()
     # 251 agent steps; the last transition is still on its way; updates from step 50 on.
     assert (arrays["steps"], arrays["updates"]) == (250, 201)
-    np.testing.assert_array_equal(arrays["learners.moments.count"], [250.0, 250.0])
+    np.testing.assert_array_equal(arrays["learners.moments.count"], [250, 250])
 
 
 def test_replay_holds_the_episodes_as_they_happened(uninterrupted):

@@ -92,7 +92,7 @@ def test_features_are_what_the_critics_read(trained):
     learner = learner_of(trained, 1)
     net = learner.agent.target_representation
     state, action = pair_of(trained)
-    seen = (state - learner.moments.mean) / jnp.sqrt(learner.moments.squares / 50 + 1e-8)
+    seen = (state - learner.moments.mean) / jnp.sqrt(learner.moments.variance + 1e-8)
     product = np.asarray(net.state_encoder(seen) * net.action_encoder(action))
     found = trained.with_seed(SEEDS[1]).features(state, action)
     np.testing.assert_allclose(found, product / np.linalg.norm(product), atol=1e-5)

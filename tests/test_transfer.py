@@ -8,6 +8,7 @@ import pytest
 
 from fastr.arrays import inherited
 from fastr.cli import run
+from fastr.commands.training import begun
 from fastr.config import from_json, preset, to_json
 from fastr.errors import UserError
 from fastr.learner import Engine
@@ -111,12 +112,46 @@ def test_a_shift_that_is_none_changes_nothing(source, tmp_path):
         ({"method": "ctrl-sr", "keep": "encoder"}, "was trained by fastr, this run is by ctrl-sr"),
         ({"seeds": (3, 8)}, "has no seed 8"),
         ({"source": "nowhere"}, "nowhere is not a run directory"),
+        ({"frame_skip": 1}, "was trained with --frame-skip 2, this run has 1: what is kept"),
     ],
 )
 def test_what_cannot_be_inherited_is_one_sentence(source, changes, said):
     with pytest.raises(UserError, match=said) as error:
         inheriting(heir(source, **changes))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_dim": 12}, "with --hidden-dim 8, this run has 12"),
+        ({"blocks": 2}, "with --blocks 1, this run has 2"),
+        ({"feature_dim": 12}, "with --feature-dim 8, this run has 12"),
+        ({"score": "raw"}, "with --score l2, this run has raw"),
+    ],
+)
+def test_an_encoder_of_another_form_is_refused_before_anything_is_written(
+    source, changes, said, tmp_path
+):
+    config = heir(source)
+    form = replace(config.agent.representation, **changes)
+    config = replace(config, agent=replace(config.agent, representation=form))
+    with pytest.raises(UserError, match=said):
+        begun(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_encoder_that_would_see_other_units_is_refused(source):
+    config = heir(source)
+    config = replace(config, agent=replace(config.agent, normalize_observations=False))
+    with pytest.raises(UserError, match="--normalize-observations True, this run has False"):
+        inheriting(config)
+
+
+def test_what_is_not_kept_may_differ(source):
+    config = heir(source)
+    form = replace(config.agent.representation, noise_levels=3, reward_weight=0.5, head_dim=4)
+    inheriting(replace(config, agent=replace(config.agent, representation=form)))
 
 
 def test_another_body_is_one_sentence(source):

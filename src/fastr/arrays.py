@@ -1,12 +1,16 @@
 """All seeds of a run as named arrays, and back; what a new run inherits from an old one."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fastr.agents.spectral import SpectralConfig
 from fastr.checkpoints import Checkpoint
+from fastr.checks import option
 from fastr.config import TrainConfig, from_json
 from fastr.errors import UserError
 from fastr.learner import Cohort, Learner
@@ -14,6 +18,8 @@ from fastr.runs import RunDirectory
 from fastr.spec import EnvSpec
 
 REPLAY = "learners.replay.rows"
+NOT_KEPT = ("noise_levels", "reward_weight", "fourier_dim", "head_dim", "precision")
+"""Settings of a representation that a kept encoder does not depend on."""
 
 
 def leaf_name(path: tuple) -> str:
@@ -95,9 +101,7 @@ def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:
     """The cohort with what its configuration keeps taken from its source, seed by seed."""
     if not config.source:
         return cohort
-    source = RunDirectory.open(Path(config.source))
-    origin = from_json(source.config["train"])
-    check_heritage(config, origin)
+    source, origin = heritage(config)
     old, body = saved_cohort(origin, source.latest())
     if body != spec:
         raise UserError(
@@ -114,6 +118,14 @@ def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:
     return Cohort(placed, cohort.steps, cohort.updates)
 
 
+def heritage(config: TrainConfig) -> tuple[RunDirectory, TrainConfig]:
+    """The run to inherit from and its configuration; UserError unless this one can."""
+    source = RunDirectory.open(Path(config.source))
+    origin = from_json(source.config["train"])
+    check_heritage(config, origin)
+    return source, origin
+
+
 def check_heritage(config: TrainConfig, origin: TrainConfig) -> None:
     """Raise UserError unless a run of this configuration can inherit from that one."""
     if config.method != origin.method:
@@ -125,3 +137,21 @@ def check_heritage(config: TrainConfig, origin: TrainConfig) -> None:
         raise UserError(
             f"{config.source} has no seed {missing[0]}; its seeds are {list(origin.seeds)}."
         )
+    ours, theirs = (shaping(each) for each in (config, origin))
+    for name, value in theirs.items():
+        if ours.get(name) != value:
+            raise UserError(
+                f"{config.source} was trained with {option(name)} {value}, this run has "
+                f"{ours.get(name)}: what is kept needs the same sizes and inputs."
+            )
+
+
+def shaping(config: TrainConfig) -> dict[str, Any]:
+    """What a kept encoder depends on: its form, and the units of what it sees."""
+    agent = config.agent
+    assert isinstance(agent, SpectralConfig)
+    form = asdict(agent.representation)
+    return {name: form[name] for name in form if name not in NOT_KEPT} | {
+        "normalize_observations": agent.normalize_observations,
+        "frame_skip": config.frame_skip,
+    }

@@ -45,7 +45,7 @@ class TrainConfig:
     random_frames: int = 10_000
     """Frames of uniformly random actions before the first update (warm start)."""
     eval_frames: int = 10_000
-    """Frames between evaluations of the deterministic policy."""
+    """Frames between evaluations of the deterministic policy; the last frame has one, too."""
     eval_episodes: int = 10
     """Episodes per evaluation and seed."""
     replay_capacity: int = 1_000_000
@@ -102,8 +102,8 @@ class TrainConfig:
 
     @property
     def evaluations(self) -> int:
-        """Evaluations in the whole run, the one at frame 0 included."""
-        return self.frames // self.eval_frames + 1
+        """Evaluations in the whole run: from frame 0 on in equal steps, and at the last frame."""
+        return -(-self.frames // self.eval_frames) + 1
 
     @property
     def capacity(self) -> int:
@@ -134,7 +134,7 @@ def preset(task: str, method: str, name: Preset) -> TrainConfig:
 
 
 def on_this_device(config: TrainConfig) -> TrainConfig:
-    """With the arithmetic that is fastest here at no loss in return (docs/deviations.md)."""
+    """With the arithmetic that is fastest here (docs/deviations.md, on precision)."""
     import jax
 
     if jax.default_backend() == "cpu":

@@ -213,7 +213,8 @@ class Engine:
     ) -> Float[Array, "seed action"]:
         """The first actions, before anything was observed."""
         act = jax.vmap(Learner.explore, in_axes=(0, 0, None, None))
-        return act(cohort.learners, states, cohort.steps, self.random_steps)
+        with self.matmul_precision():
+            return act(cohort.learners, states, cohort.steps, self.random_steps)
 
     def _interact(
         self, cohort: Cohort, rows_and_states: Float[Array, "seed row_state"]

@@ -2,35 +2,39 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 STD_FLOOR = 1e-4
 
 
 class Moments(eqx.Module):
-    """Welford's recurrence: E[x^2] - E[x]^2 would lose offset-heavy coordinates in float32."""
+    """Welford's recurrence: E[x^2] - E[x]^2 would lose offset-heavy coordinates in float32.
 
-    count: Float[Array, ""]
+    Of the variance itself, and with a whole number to count by: a float32 count stops at 2^24, and
+    a float32 sum of squares falls behind long before.
+    """
+
+    count: Int[Array, ""]
     mean: Float[Array, " state"]
-    squares: Float[Array, " state"]
-    """Sum of squared deviations from the mean so far."""
+    variance: Float[Array, " state"]
 
     @classmethod
     def empty(cls, size: int) -> "Moments":
         """No observation yet: normalisation is the identity."""
-        return cls(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
+        return cls(jnp.zeros((), jnp.int32), jnp.zeros(size), jnp.zeros(size))
 
     def update(self, state: Float[Array, " state"]) -> "Moments":
         """With one more observation."""
-        count = self.count + 1.0
+        count = self.count + 1
         deviation = state - self.mean
         mean = self.mean + deviation / count
-        return Moments(count, mean, self.squares + deviation * (state - mean))
+        square = deviation * (state - mean)
+        return Moments(count, mean, self.variance + (square - self.variance) / count)
 
     @property
     def std(self) -> Float[Array, " state"]:
         """Standard deviation, at least 1e-4 so that constant coordinates map to 0."""
-        variance = jnp.where(self.count > 0, self.squares / jnp.maximum(self.count, 1.0), 1.0)
+        variance = jnp.where(self.count > 0, self.variance, 1.0)
         return jnp.maximum(jnp.sqrt(variance + 1e-8), STD_FLOOR)
 
     def normalize(self, states: Float[Array, "*batch state"]) -> Float[Array, "*batch state"]:

@@ -110,9 +110,12 @@ class PrioritizedReplay(eqx.Module):
         """With priorities max(|TD error|, 1)^0.4 for the rows just used.
 
         New rows enter at the largest priority so far; at every hard copy of the targets that is
-        brought back to the largest one stored.
+        brought back to the largest one stored. A row that was drawn twice gets the larger of its
+        two: which of two writes to one place stays is left to the device.
         """
-        fresh = jnp.maximum(td_error, PRIORITY_FLOOR) ** PRIORITY_POWER
+        same = slots[:, None] == slots[None]
+        worst = jnp.max(jnp.where(same, td_error[None], 0.0), axis=1)
+        fresh = jnp.maximum(worst, PRIORITY_FLOOR) ** PRIORITY_POWER
         block = self.priorities.shape[1]
         priorities = self.priorities.at[slots // block, slots % block].set(fresh)
         stored = jnp.max(priorities)

@@ -144,11 +144,11 @@ class Trainer:
         self.take_in(actions, arrived)
         self.host.next_step = step + 1
         frames = step * self.config.frame_skip
-        if frames % self.config.eval_frames == 0:
+        last = self.host.next_step == self.config.agent_steps
+        if frames % self.config.eval_frames == 0 or last:
             self.start_evaluation(frames)
         every = self.config.checkpoint_frames
         # The last one waits for the last evaluation: a run that has it lacks nothing.
-        last = self.host.next_step == self.config.agent_steps
         if every and frames and frames % every == 0 and not last:
             self.check_health()
             self.save()

@@ -1,6 +1,6 @@
 """Transitions and metrics: the values that flow between replay, representations and agents.
 
-The closed vocabulary of axis names in shape annotations:
+Axis names in shape annotations that mean the same everywhere (others are local to their file):
 
     seed       the runs trained side by side in one program
     batch      transitions in one mini-batch

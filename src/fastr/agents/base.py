@@ -38,8 +38,7 @@ class AbstractAgent(eqx.Module):
     ) -> tuple["AbstractAgent", Float[Array, " batch"], Metrics]:
         """One gradient step: the new agent, each row's |TD error|, scalars to log.
 
-        `step` counts updates from 0 and has no seed axis, so that under vmap a condition on it
-        stays a condition.
+        `step` counts updates from 0, the same for all seeds.
         """
 
     def end_episode(

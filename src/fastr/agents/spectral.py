@@ -96,7 +96,7 @@ class SpectralConfig:
         return self.representation.precision
 
     def accelerated(self) -> "SpectralConfig":
-        """With the arithmetic that is fastest on an accelerator at no loss in return."""
+        """With the arithmetic that is fastest on an accelerator."""
         return replace(self, representation=replace(self.representation, precision="bfloat16"))
 
     def __post_init__(self):

@@ -48,7 +48,7 @@ class TD7Config:
     """Bound of the noise on target actions (App. TD7)."""
     cloning_weight: float = 0.0
     """Weight of behaviour cloning in the actor's loss: for offline data; 0 online, as in the
-    original code (the paper states 0.1, docs/deviations.md)."""
+    original code (the paper states 0.1, docs/methods.md)."""
     assessed_episodes: int = 20
     """Episodes a policy must hold its return for, late in training (App. TD7)."""
     late_updates: int = 750_000
@@ -332,7 +332,7 @@ class TD7(AbstractAgent):
         (policy checkpointing, App. TD7).
         """
         # The official code trains in bursts between episodes; here updates run beside them, and
-        # the policy that collects data still changes only in between (docs/deviations.md).
+        # the policy that collects data still changes only in between (docs/methods.md).
         trial = self.trial
         started = updates > 0
         late = updates >= self.config.late_updates

@@ -84,10 +84,13 @@ class Resume:
 
 def check_possible(config: TrainConfig) -> None:
     """Raise UserError for a run that cannot be, before anything is written."""
+    from fastr.arrays import heritage
     from fastr.envs import spec
     from fastr.memory import check_fits
 
     check_fits(config, spec(config.task, config.frame_skip))
+    if config.source:
+        heritage(config)
 
 
 def begun(config: TrainConfig, path: Path) -> RunWriter:

@@ -39,7 +39,7 @@ class Evidence:
     seeds: int
     test_episodes: int
     still_falling: tuple[str, ...]
-    """Predictors whose validation loss was lowest in the last epoch."""
+    """Predictors whose validation loss still fell at the end of training."""
     quick: bool
 
 
@@ -94,10 +94,16 @@ def gain_of(nce_size: Size, moment_size: Size, spec: EnvSpec) -> Gain:
         return "open"
     if nce_size == "large":
         return "unlikely"
+    if not fits(nce_size, moment_size):
+        return "open"
     if spec.action_dim <= FEW_ACTIONS:
         return "no difference expected"
-    small = nce_size in ("none", "small") and moment_size in ("none", "small")
-    return "likely" if small and spec.action_dim >= MANY_ACTIONS else "open"
+    return "likely" if spec.action_dim >= MANY_ACTIONS else "open"
+
+
+def fits(nce_size: Size, moment_size: Size) -> bool:
+    """Whether neither misfit speaks against the factorization."""
+    return nce_size in ("none", "small") and moment_size in ("none", "small")
 
 
 def misfit_sentence(evidence: Evidence, size: Size) -> str:
@@ -126,6 +132,13 @@ def moment_sentence(evidence: Evidence, size: Size) -> str:
     return f"{numbers}: {named(moment, size)}, where the joint predictor explains {known:.1%}."
 
 
+SIZED: dict[Size, str] = {
+    "moderate": "a moderate",
+    "large": "a large",
+    "undecided": "an uncertain",
+    "unknown": "an unknown",
+}
+"""What speaks against the factorization, before the name of the misfit."""
 SIZES: dict[Size, str] = {
     "none": "no misfit to be seen",
     "small": "a small misfit",
@@ -154,27 +167,38 @@ def dimension_sentence(spec: EnvSpec) -> str:
     )
 
 
+CONCLUSIONS: dict[Gain, str] = {
+    "likely": "Both of the paper's conditions hold: a gain from the factorization is likely.",
+    "unlikely": "The misfit is large: the bias of the factorization is likely to outweigh what it "
+    "saves, so expect no gain over the joint representation.",
+    "no difference expected": "The factorization fits, but with so few action dimensions it saves "
+    "little: expect returns like those of the joint representation.",
+}
+
+
 def gain_sentence(gain: Gain, nce_size: Size, moment_size: Size, spec: EnvSpec) -> str:
     """The conclusion."""
-    if gain == "likely":
-        return "Both of the paper's conditions hold: a gain from the factorization is likely."
-    if gain == "unlikely":
-        return (
-            "The misfit is large: the bias of the factorization is likely to outweigh what it "
-            "saves, so expect no gain over the joint representation."
-        )
-    if gain == "no difference expected":
-        return (
-            "The factorization fits, but with so few action dimensions it saves little: expect "
-            "returns like those of the joint representation."
-        )
+    if gain != "open":
+        return CONCLUSIONS[gain]
     if nce_size in ("unknown", "undecided"):
         return "The misfit is not known well enough to say whether a gain is likely."
-    if spec.action_dim < MANY_ACTIONS:
+    if fits(nce_size, moment_size):
         return "A gain is possible; the paper has no task with as many action dimensions."
+    return doubtful_sentence(nce_size, moment_size, spec)
+
+
+def doubtful_sentence(nce_size: Size, moment_size: Size, spec: EnvSpec) -> str:
+    """The conclusion where one of the misfits speaks against the factorization."""
     odd = "moment misfit" if nce_size in ("none", "small") else "misfit"
-    size = moment_size if odd == "moment misfit" else nce_size
-    return f"The action dimension is in favour, the {size} {odd} is not: a gain is possible."
+    size = SIZED[moment_size if odd == "moment misfit" else nce_size]
+    if spec.action_dim <= FEW_ACTIONS:
+        return (
+            f"Neither condition is clear of doubt: {size} {odd}, and few action dimensions to "
+            "save on; a gain would be a surprise, a loss is possible."
+        )
+    if spec.action_dim < MANY_ACTIONS:
+        return f"The action dimension is between the paper's tasks, and {size} {odd} is no help."
+    return f"The action dimension is in favour, {size} {odd} is not: a gain is possible."
 
 
 def doubts(evidence: Evidence, nce_size: Size, moment_size: Size) -> list[str]:

@@ -160,7 +160,7 @@ def run_series(path: Path) -> Series:
         variant=run_variant(settings),
         curves=evaluations.curves,
         announced=tuple(str(seed) for seed in seeds),
-        last_evaluation=last_evaluation(train, path),
+        last_evaluation=frame_number(train.get("frames"), str(path / CONFIG)),
         lost=evaluations.lost,
         seconds=evaluations.seconds,
         origins=(run_origin(path, provenance),),
@@ -173,14 +173,6 @@ def run_variant(settings: Mapping[str, Any]) -> str:
     preset, keep = settings.get("preset", "paper"), settings.get("agent.keep", "nothing")
     parts = [shown(preset)] if preset != "paper" else []
     return ", ".join([*parts, *([f"keep {shown(keep)}"] if keep != "nothing" else [])])
-
-
-def last_evaluation(train: Mapping[str, Any], path: Path) -> int:
-    """The last multiple of the evaluation interval within the budget."""
-    place = str(path / CONFIG)
-    budget = frame_number(train.get("frames"), place)
-    every = frame_number(train.get("eval_frames"), place)
-    return budget - budget % every if every else budget
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -38,7 +38,7 @@ class DiffusionConfig:
     """Hidden units after the Fourier features, in critic and reward head."""
     noise_clip: float = 0.0
     """Bound on the noisy state, 0 for none (the paper states 10, which no code applies in
-    training; docs/deviations.md)."""
+    training; docs/methods.md)."""
     precision: Precision = "float32"
     """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the
     encoders with float32 parameters and sums (tf32 elsewhere)."""
