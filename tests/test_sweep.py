@@ -341,7 +341,8 @@ def test_the_table_shows_names_as_text_and_every_state(tmp_path, monkeypatch):
 
 
 WRONG = {
-    "experiment": (["tabel1"], ["tabel1", "table1"]),
+    "experiment": (["tabel1"], ["tabel1 is unknown. Did you mean table1? It is one of table1, "]),
+    "no experiment": ([], ["sweep needs NAME, for example `fastr sweep table1 --dry-run`."]),
     "task": (["table1", "--tasks", "humanoid-wlak"], ["humanoid-walk"]),
     "method": (["table1", "--methods", "fster"], ["fster", "fastr"]),
     "method twice": (["table1", "--methods", "sac", "sac"], ["--methods", "once"]),

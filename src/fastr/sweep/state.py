@@ -7,6 +7,7 @@ ended well. There is no other record.
 
 import json
 import os
+import shlex
 import shutil
 from functools import lru_cache
 from pathlib import Path
@@ -72,7 +73,7 @@ def recorded_run(unit: Unit, path: Path) -> RunDirectory:
 def refuse_other(unit: Unit, arguments: tuple[str, ...]) -> None:
     """Raise UserError if these are not the unit's arguments, wherever the sweep's folder is now."""
     if moved(arguments) != moved(unit.arguments):
-        theirs = " ".join(("fastr", *arguments))
+        theirs = shlex.join(("fastr", *arguments))
         raise UserError(
             f"{unit.product} was made by `{theirs}`, not by `{unit.line}`; choose another --out."
         )
