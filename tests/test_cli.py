@@ -123,7 +123,7 @@ def test_a_stopped_run_says_what_goes_on_with_it():
 @pytest.mark.parametrize(
     "box",
     [
-        "╭─ Value error ─╮\n│ Error parsing --frames: it │\n│ is odd. │\n│ ─── │\n│ Helptext │\n╰───╯\n",
+        "╭─ Value error ─╮\n│ Error parsing --frames: it │\n│ is odd. │\n│ ─── │\n│ Help │\n╰─╯\n",
         " Value error \n ------ \n  Error parsing --frames: it\n  is odd.\n  ------\n  Helptext\n",
     ],
 )

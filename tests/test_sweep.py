@@ -16,7 +16,7 @@ from fastr import cli
 from fastr.commands.sweep import stop_requests
 from fastr.errors import UserError
 from fastr.experiments import Unit
-from fastr.runs import RunDirectory, locked, user_of
+from fastr.runs import RunDirectory, RunWriter, locked, user_of
 from fastr.sweep import state
 from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wall_clock
 from fastr.sweep.local import LocalEngine, Slot, gpus, shares, slots
@@ -395,6 +395,27 @@ def test_a_plan_runs_nothing_and_loads_no_jax(tmp_path):
     assert len(plan["runs"]) == 60
     assert plan["runs"][0]["command"][:3] == ["fastr", "train", "cheetah-run"]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("with_examples")
+def test_a_method_of_ones_own_is_swept_if_its_module_is_named(tmp_path, capsys):
+    arguments = ["sweep", "smoke", "--methods", "gated", "--dry-run", "--json", "--out"]
+    assert cli.run([*arguments, str(tmp_path)]) == 2
+    assert "The method gated is unknown." in (said := capsys.readouterr().err)
+    assert "`fastr --import MODULE`" in said
+    assert cli.run(["--import", "gated", *arguments, str(tmp_path)]) == 0
+    command = json.loads(capsys.readouterr().out)["runs"][0]["command"]
+    assert command[:4] == ["fastr", "--import", "gated", "train"]
+
+
+def test_a_run_made_with_an_import_is_the_units_own(tmp_path):
+    [unit] = units(tmp_path, "good", imports=("gated",))
+    command = list(unit.command)
+    RunWriter.create(unit.run, {"train": {}, "provenance": {"command": command}}).close()
+    assert not state.finished(tmp_path, unit)
+    [other] = units(tmp_path, "good", frames=200)
+    with pytest.raises(UserError, match="was made by"):
+        state.finished(tmp_path, other)
 
 
 def real_rows(path):

@@ -89,14 +89,15 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line; the exit code."""
     try:
-        arguments = after_imports(arguments)
+        given, arguments = arguments, after_imports(arguments)
+        imports = tuple(given[1 : len(given) - len(arguments) : 2])
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(USAGE)
             return 0 if arguments else 2
         if arguments[0] == "--version":
             print(f"fastr {version('fastr')}")
             return 0
-        return command(*arguments).run()
+        return command(*arguments, imports=imports).run()
     except (UserError, RunError) as error:
         print(f"fastr: {harmless(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
@@ -126,8 +127,8 @@ def after_imports(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def command(name: str, *arguments: str) -> Any:
-    """The command of this name with its options."""
+def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
+    """The command of this name with its options; a sweep's own commands need the imports too."""
     known = [*ON_TASKS, *OTHERS, "misfit", "sweep"]
     if name in ON_TASKS:
         return task_command(name, imported(ON_TASKS[name]), list(arguments))
@@ -136,7 +137,7 @@ def command(name: str, *arguments: str) -> Any:
     if name == "misfit":
         return misfit_command(list(arguments))
     if name == "sweep":
-        return sweep_command(list(arguments))
+        return replace(sweep_command(list(arguments)), imports=imports)
     raise UserError(
         f"{name} is not a command of fastr.{nearest(name, known)} "
         f"The commands are {', '.join(known)}."
