@@ -270,7 +270,7 @@ def in_words(said: str) -> str:
 
 def misfitting(found: re.Match[str]) -> str:
     """Values that an option with several of them does not take."""
-    option, values = found[1], " ".join(re.findall(r"'([^']*)'", found[2]))
+    option, values = found[1], " ".join(re.findall(r"'([^']*)'", found[2])) or found[2]
     takes = f"takes {SEVERAL[option]}; {values} is not that" if option in SEVERAL else ""
     return f"{option} {takes or f'cannot be {values}'}"
 
