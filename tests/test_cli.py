@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastr.cli import run
+from fastr.cli import ON_TASKS, OTHERS, missing, one_sentence, run
 from fastr.commands.training import averaged, going_on
 from fastr.config import preset, to_json
 from fastr.profile import STAGES
@@ -69,6 +69,34 @@ WRONG = {
     "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "at least 1"]),
     "no whole number": (["train", "walker-walk", "--frames", "4k"], ["--frames", "whole number"]),
     "no number": (["train", "walker-walk", "--discount", "high"], ["--discount", "not a number"]),
+    "half a comparison": (
+        ["report", "r", "--compare", "a", "b"],
+        ["--compare takes NAME TASK FILE"],
+    ),
+    "no return": (["report", "--reach", "abc"], ["--reach takes numbers; abc is not that."]),
+    "no price": (
+        ["report", "r", "--price-per-hour", "x"],
+        ["--price-per-hour: 'x' is not a number."],
+    ),
+    "no seed": (
+        ["train", "walker-walk", "--seeds", "a"],
+        ["--seeds takes whole numbers; a is not"],
+    ),
+    "unknown score": (
+        ["train", "walker-walk", "--score", "l3"],
+        ["--score l3 is unknown. Did you mean l2? It is one of l2, raw, layernorm."],
+    ),
+    "nothing to transfer": (
+        ["transfer"],
+        ["transfer needs --shift, for example `fastr transfer runs/gait --shift permutation:7`."],
+    ),
+    "no source": (["transfer", "--shift", "dead=1:0"], ["transfer needs RUN", "--shift dead=1:0`"]),
+    "nothing to resume": (["resume"], ["resume needs RUN, for example `fastr resume runs/gait`."]),
+    "nothing to export": (["export"], ["export needs RUN and --out, for example `fastr export"]),
+    "no run to collect": (
+        ["collect", "runs/nope", "--out", "data"],
+        ["runs/nope is not a run directory: it does not exist."],
+    ),
 }
 
 
@@ -89,6 +117,34 @@ def test_a_stopped_run_says_what_goes_on_with_it():
     assert going_on(config, Path("runs/a")) == "fastr resume runs/a"
     own = replace(config, task="arm:Reach-v0")
     assert going_on(own, Path("runs/a")) == "fastr --import arm resume runs/a"
+    assert going_on(own, Path("my runs/a")) == "fastr --import arm resume 'my runs/a'"
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        "╭─ Value error ─╮\n│ Error parsing --frames: it │\n│ is odd. │\n│ ─── │\n│ Help │\n╰─╯\n",
+        " Value error \n ------ \n  Error parsing --frames: it\n  is odd.\n  ------\n  Helptext\n",
+    ],
+)
+def test_a_message_in_either_kind_of_box_is_one_sentence(box):
+    assert one_sentence("train", box) == "--frames: it is odd."
+
+
+def test_every_command_has_its_example():
+    for name in (*ON_TASKS, *OTHERS, "misfit", "sweep"):
+        said = missing(name, f"Missing from fastr {name}: PATH Where. (required)")
+        assert f", for example `fastr {name}" in said
+
+
+def test_a_file_in_a_run_is_not_the_run(tmp_path, refused):
+    config = to_json(preset("walker-walk", "fastr", "quick"))
+    run_directory = tmp_path / "a run"
+    RunWriter.create(run_directory, {"train": config, "provenance": {}}).close()
+    file = run_directory / "config.json"
+    for command in (["resume", str(file)], ["collect", str(file), "--out", str(tmp_path / "data")]):
+        refused(command, f"{file} is a file, not a run directory. Did you mean {run_directory}?")
+    refused(["eval", str(run_directory)], f"no checkpoint yet; `fastr resume '{run_directory}'`")
 
 
 @pytest.mark.parametrize(("count", "said"), [(9, "all 9"), (10, "last 10"), (11, "last 10")])

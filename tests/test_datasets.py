@@ -409,6 +409,15 @@ def test_a_tasks_random_transitions_are_collected(tmp_path, capsys):
     assert "choose another --out" in capsys.readouterr().err
 
 
+def test_more_transitions_than_asked_for_are_said_and_the_next_command_is_quoted(tmp_path, capsys):
+    out = tmp_path / "d\u00e4 \u00f6-v0"
+    arguments = ["collect", "gym:Pendulum-v1", "--frame-skip", "1", "--out", str(out)]
+    assert run([*arguments, "--transitions", "51", "--seeds", "0", "1"]) == 0
+    said = capsys.readouterr()
+    assert "2 seeds play 26 transitions each, which makes 52 where 51 were asked for." in said.err
+    assert f"52 transitions in 2 episodes; next, `fastr misfit '{out}'`" in said.out
+
+
 def test_a_trained_runs_policies_are_collected(tmp_path, capsys):
     sizes = ["--method", "td3", "--hidden-dim", "8", "--batch-size", "8"]
     budget = ["--frames", "300", "--random-frames", "250", "--eval-frames", "300"]

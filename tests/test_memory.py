@@ -22,7 +22,9 @@ def test_the_error_names_how_many_seeds_fit(free_seeds, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda: free_seeds * each + each // 2)
     with pytest.raises(UserError) as error:
         check_fits(config, SPEC)
-    expected = f"at most {free_seeds} --seeds" if free_seeds else "one seed alone does not fit"
+    expected = (
+        f"at most {free_seeds} --seeds" if free_seeds else "alone does not fit; use a smaller"
+    )
     assert expected in str(error.value)
     monkeypatch.setattr(memory, "free_bytes", lambda: 5 * each)
     check_fits(config, SPEC)

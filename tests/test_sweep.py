@@ -16,8 +16,8 @@ from fastr import cli
 from fastr.commands.sweep import stop_requests
 from fastr.errors import UserError
 from fastr.experiments import Unit
-from fastr.runs import RunDirectory, locked, user_of
-from fastr.sweep import state
+from fastr.runs import RunDirectory, RunWriter, locked, user_of
+from fastr.sweep import hours, state
 from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wall_clock
 from fastr.sweep.local import LocalEngine, Slot, gpus, shares, slots
 from fastr.sweep.schedule import Scheduler
@@ -313,16 +313,25 @@ def test_hours_are_steps_over_rate_and_a_guess_says_so(tmp_path):
     few = fitting(unit, [Rate("x", "paper", "fastr", 1, 100.0, 100.0, "somewhere")])
     assert (few.low, few.high) == (10.0, 40.0)
     assert few.origin.startswith("a guess, from 1 seed(s)")
-    other = fitting(unit, [Rate("x", "paper", "sac", 1, 100.0, 100.0, "somewhere")])
-    assert (other.low, other.high) == (2.0, 200.0)
-    assert other.origin.startswith("a guess, from sac, 1 seed(s)")
-    assert predicted(unit, "an abacus", []).hours is None
+    assert fitting(unit, [Rate("x", "paper", "sac", 1, 100.0, 100.0, "somewhere")]) is None
+    assert predicted(unit, "an abacus", []) == (None, "fastr, paper: not measured on an abacus")
+    for fastest, told in ((1_000.0, True), (1_001.0, False)):
+        rate = Rate("x", "paper", "fastr", 5, 100.0, fastest, "somewhere")
+        assert (predicted(unit, "an abacus", [rate]).hours is not None) == told
     # A run that lies here is a better source than any table.
     unit.run.mkdir(parents=True)
     row = {"kind": "episode", "frames": 2_000, "agent_steps": 1_000, "seconds": 10.0, "return": 1}
     (unit.run / "rows.jsonl").write_text(json.dumps(row) + "\n")
     here = predicted(unit, known.hardware, measured_here([unit])).hours
     assert here.low == here.high == pytest.approx(499_000 / 100 / 3600)
+
+
+def test_a_machine_without_a_gpu_is_named_by_its_cores(monkeypatch):
+    monkeypatch.setattr(hours, "gpus", list)
+    monkeypatch.setattr(hours, "usable_cores", lambda: tuple(range(2)))
+    assert hours.this_hardware() == hours.CPU
+    monkeypatch.setattr(hours, "usable_cores", lambda: tuple(range(64)))
+    assert hours.this_hardware() == "64 CPU cores"
 
 
 def test_the_table_shows_names_as_text_and_every_state(tmp_path, monkeypatch):
@@ -341,7 +350,8 @@ def test_the_table_shows_names_as_text_and_every_state(tmp_path, monkeypatch):
 
 
 WRONG = {
-    "experiment": (["tabel1"], ["tabel1", "table1"]),
+    "experiment": (["tabel1"], ["tabel1 is unknown. Did you mean table1? It is one of table1, "]),
+    "no experiment": ([], ["sweep needs NAME, for example `fastr sweep table1 --dry-run`."]),
     "task": (["table1", "--tasks", "humanoid-wlak"], ["humanoid-walk"]),
     "method": (["table1", "--methods", "fster"], ["fster", "fastr"]),
     "method twice": (["table1", "--methods", "sac", "sac"], ["--methods", "once"]),
@@ -394,6 +404,27 @@ def test_a_plan_runs_nothing_and_loads_no_jax(tmp_path):
     assert len(plan["runs"]) == 60
     assert plan["runs"][0]["command"][:3] == ["fastr", "train", "cheetah-run"]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("with_examples")
+def test_a_method_of_ones_own_is_swept_if_its_module_is_named(tmp_path, capsys):
+    arguments = ["sweep", "smoke", "--methods", "gated", "--dry-run", "--json", "--out"]
+    assert cli.run([*arguments, str(tmp_path)]) == 2
+    assert "The method gated is unknown." in (said := capsys.readouterr().err)
+    assert "`fastr --import MODULE`" in said
+    assert cli.run(["--import", "gated", *arguments, str(tmp_path)]) == 0
+    command = json.loads(capsys.readouterr().out)["runs"][0]["command"]
+    assert command[:4] == ["fastr", "--import", "gated", "train"]
+
+
+def test_a_run_made_with_an_import_is_the_units_own(tmp_path):
+    [unit] = units(tmp_path, "good", imports=("gated",))
+    command = list(unit.command)
+    RunWriter.create(unit.run, {"train": {}, "provenance": {"command": command}}).close()
+    assert not state.finished(tmp_path, unit)
+    [other] = units(tmp_path, "good", frames=200)
+    with pytest.raises(UserError, match="was made by"):
+        state.finished(tmp_path, other)
 
 
 def real_rows(path):

@@ -168,6 +168,19 @@ def test_a_sweep_passes_on_its_users_word(tmp_path):
     assert next_arguments(training) == ("--import", "mine", "resume", str(training.run))
 
 
+def test_a_sweep_passes_on_the_modules_of_its_users_methods(tmp_path):
+    grid = Grid(tmp_path, ("mine:Robot-v0",), ("ctrl-sr", "own"), (0,), 1_000, imports=("methods",))
+    units = {unit.arguments[0]: unit for unit in misfits(grid)}
+    training, copy = units["train"], units["collect"]
+    assert training.line.startswith("fastr --import methods train mine:Robot-v0 ")
+    assert next_arguments(training) == ("--import", "methods", *training.arguments)
+    both = ("--import", "methods", "--import", "mine")
+    assert next_arguments(copy) == (*both, *copy.arguments)
+    training.run.mkdir(parents=True)
+    (training.run / "config.json").touch()
+    assert next_arguments(training) == (*both, "resume", str(training.run))
+
+
 # Links, pipes and sizes.
 
 

@@ -63,6 +63,13 @@ Only the one that was asked for is imported: most bring in JAX, and a report or 
 """
 
 Options = TypeVar("Options")
+SEVERAL = {
+    "--compare": "NAME TASK FILE, and more such threes",
+    "--reach": "numbers",
+    "--seeds": "whole numbers",
+    "--batch-sizes": "whole numbers",
+}
+"""What options with several values take; the parser does not say it."""
 LONGEST = 4_000
 """Characters of a sentence; names in files may be longer."""
 
@@ -82,14 +89,15 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line; the exit code."""
     try:
-        arguments = after_imports(arguments)
+        given, arguments = arguments, after_imports(arguments)
+        imports = tuple(given[1 : len(given) - len(arguments) : 2])
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(USAGE)
             return 0 if arguments else 2
         if arguments[0] == "--version":
             print(f"fastr {version('fastr')}")
             return 0
-        return command(*arguments).run()
+        return command(*arguments, imports=imports).run()
     except (UserError, RunError) as error:
         print(f"fastr: {harmless(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
@@ -119,8 +127,8 @@ def after_imports(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def command(name: str, *arguments: str) -> Any:
-    """The command of this name with its options."""
+def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
+    """The command of this name with its options; a sweep's own commands need the imports too."""
     known = [*ON_TASKS, *OTHERS, "misfit", "sweep"]
     if name in ON_TASKS:
         return task_command(name, imported(ON_TASKS[name]), list(arguments))
@@ -129,7 +137,7 @@ def command(name: str, *arguments: str) -> Any:
     if name == "misfit":
         return misfit_command(list(arguments))
     if name == "sweep":
-        return sweep_command(list(arguments))
+        return replace(sweep_command(list(arguments)), imports=imports)
     raise UserError(
         f"{name} is not a command of fastr.{nearest(name, known)} "
         f"The commands are {', '.join(known)}."
@@ -215,26 +223,63 @@ def parsed(
         if not stop.code:
             raise
         raise UserError(
-            f"{one_sentence(said.getvalue())} `fastr {name} --help` lists all options."
+            f"{one_sentence(name, said.getvalue())} `fastr {name} --help` lists all options."
         ) from None
 
 
-def one_sentence(box: str) -> str:
-    """The first paragraph and the suggested options of a boxed message."""
+def one_sentence(name: str, box: str) -> str:
+    """The first paragraph and the suggested options of a boxed message.
+
+    Where stdout is not UTF-8 the box is two rules of dashes, the first under the title.
+    """
     lines = [line.strip("│ ").strip() for line in box.splitlines()]
-    body = [line for line in lines if line and not line.startswith("╭")]
-    end = next((i for i, line in enumerate(body) if set(line) <= set("─╰╯")), len(body))
-    said = in_words(" ".join(body[:end]).rstrip("."))
+    body = [line for line in lines if line][1:]
+    body = body[1:] if body and set(body[0]) == {"-"} else body
+    end = next((i for i, line in enumerate(body) if set(line) <= set("─╰╯-")), len(body))
+    said = in_words(" ".join(body[:end]).rstrip(".")).removeprefix("Error parsing ")
+    if said.startswith("Missing from"):
+        return missing(name, said)
     suggested = [line.split()[0] for line in body[end:] if line.startswith("--")]
     typed = next((word.strip(",:") for word in said.split() if word.startswith("--")), "")
     return f"{said}.{nearest(typed, suggested)}" if typed not in suggested else f"{said}."
 
 
+def missing(name: str, said: str) -> str:
+    """What a command needs, by the names in USAGE, with its example there."""
+    line = next(line for line in USAGE.splitlines() if line.startswith(f"  fastr {name} "))
+    place, example = line.split()[2], line[line.index("fastr", 8) :]
+    listed = said.partition(": ")[2].split("(required)")
+    words = [part.split()[0] for part in listed if part.strip()]
+    needed = [word if word.startswith("--") else place for word in words]
+    return f"fastr {name} needs {' and '.join(needed)}, for example `{example}`."
+
+
 def in_words(said: str) -> str:
-    """What Python says of a text that is no number, as a user would."""
+    """What the parser and Python say of a value that cannot be, as a user would."""
+    several = r"Error parsing (--\S+): Could not find valid parse for arguments: (.+)"
+    said = re.sub(several, misfitting, said)
+    said = re.sub(
+        r"invalid choice '(.+)' for argument '(.+)'\. Expected one of (.+)", unknown, said
+    )
     whole = r"invalid literal for int\(\) with base 10: (.+)"
     said = re.sub(whole, r"\1 is not a whole number", said)
-    return re.sub(r"could not convert string to float: (.+)", r"\1 is not a number", said)
+    said = re.sub(r"could not convert string to float: (.+)", r"\1 is not a number", said)
+    # A value that may also be left out.
+    return re.sub(r"no type matching .* - <class '(?:int|float)'>: ", "", said)
+
+
+def misfitting(found: re.Match[str]) -> str:
+    """Values that an option with several of them does not take."""
+    option, values = found[1], " ".join(re.findall(r"'([^']*)'", found[2])) or found[2]
+    takes = f"takes {SEVERAL[option]}; {values} is not that" if option in SEVERAL else ""
+    return f"{option} {takes or f'cannot be {values}'}"
+
+
+def unknown(found: re.Match[str]) -> str:
+    """A name that is none of those an option knows."""
+    known = re.findall(r"'([^']+)'", found[3])
+    said = f"{found[2]} {found[1]}" if found[2].startswith("--") else found[1]
+    return f"{said} is unknown.{nearest(found[1], known)} It is one of {', '.join(known)}"
 
 
 if __name__ == "__main__":

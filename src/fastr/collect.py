@@ -1,5 +1,6 @@
 """Datasets of transitions from a task or a run: what `fastr collect` writes."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -153,6 +154,12 @@ def written(
     """Play with the seeds that the facts name, and write each episode as it ends."""
     seeds = facts["seeds"]
     steps = -(-transitions // len(seeds))
+    if steps * len(seeds) > transitions:
+        print(
+            f"fastr: {len(seeds)} seeds play {steps:,} transitions each, which makes "
+            f"{steps * len(seeds):,} where {transitions:,} were asked for.",
+            file=sys.stderr,
+        )
     with (
         MinariWriter(out, pool.spec, described(facts)) as writer,
         stage(f"playing {facts['task']}", steps * len(seeds), "transitions") as advance,

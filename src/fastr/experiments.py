@@ -7,7 +7,7 @@ already, so the list is in a possible order and cannot contain a cycle.
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -40,6 +40,11 @@ SMOKE = (
 )
 
 
+def importing(modules: Iterable[str]) -> tuple[str, ...]:
+    """What stands before a command that needs modules of one's own."""
+    return tuple(word for module in modules for word in ("--import", module))
+
+
 @dataclass(frozen=True)
 class Unit:
     """One command, which runs in a process of its own."""
@@ -59,11 +64,18 @@ class Unit:
     frames: int = 0
     """Of a training."""
     preset: Preset = "paper"
+    imports: tuple[str, ...] = ()
+    """Modules of one's own that a training needs for its method."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The whole command."""
+        return ("fastr", *importing(self.imports), *self.arguments)
 
     @property
     def line(self) -> str:
         """The command as one types it."""
-        return shlex.join(("fastr", *self.arguments))
+        return shlex.join(self.command)
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,7 @@ class Grid:
     out: Path
     """Directory of everything, absolute."""
     tasks: tuple[str, ...]
-    methods: tuple[Method, ...]
+    methods: tuple[str, ...]
     seeds: tuple[int, ...]
     frames: int
     preset: Preset = "paper"
@@ -81,6 +93,8 @@ class Grid:
     """Seeds that share a process; None for all."""
     options: tuple[str, ...] = ()
     """Further options of `fastr train`, the same for every training."""
+    imports: tuple[str, ...] = ()
+    """Modules of one's own, which may register methods."""
 
     def __post_init__(self):
         for name in ("tasks", "methods", "seeds"):
@@ -104,7 +118,7 @@ class Grid:
         """What a directory's name has behind it where seeds are split over several."""
         return "" if len(self.parts) == 1 else f"/seeds-{'-'.join(map(str, seeds))}"
 
-    def training(self, task: str, method: Method, seeds: tuple[int, ...]) -> Unit:
+    def training(self, task: str, method: str, seeds: tuple[int, ...]) -> Unit:
         """A run: one task, one method, and these seeds side by side."""
         name = f"train/{slug(task)}/{method}{self.folder(seeds)}"
         return self.run(name, task, method, seeds)
@@ -113,7 +127,7 @@ class Grid:
         self,
         name: str,
         task: str,
-        method: Method,
+        method: str,
         seeds: tuple[int, ...],
         *extra: str,
         needs: tuple[Unit, ...] = (),
@@ -126,7 +140,9 @@ class Grid:
             *(*self.options, *extra, "--out", str(place)),
         )
         sizes = {"seeds": len(seeds), "frames": self.frames, "preset": self.preset}
-        return Unit(name, arguments, place, place, needs, method=method, **sizes)
+        return Unit(
+            name, arguments, place, place, needs, method=method, imports=self.imports, **sizes
+        )
 
 
 def trainings(grid: Grid) -> list[Unit]:
@@ -220,7 +236,7 @@ class Experiment:
 
     about: str
     tasks: tuple[str, ...]
-    methods: tuple[Method, ...]
+    methods: tuple[str, ...]
     units: Callable[[Grid], list[Unit]] = trainings
     seeds: tuple[int, ...] = SEEDS
     preset: Preset = "paper"

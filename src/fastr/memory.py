@@ -24,11 +24,11 @@ def check_fits(config: TrainConfig, spec: EnvSpec) -> None:
     if needed <= free:
         return
     most = max(0, free - once) // each * devices
-    advice = f"take at most {most} --seeds" if most else "one seed alone does not fit"
+    advice = f"take at most {most} --seeds, or" if most else "one seed alone does not fit;"
     raise UserError(
         f"{seeds} seed(s) of {config.method} need about {needed // MEBIBYTE:,} MiB of memory per "
         f"device ({each // MEBIBYTE:,} MiB each), and {free // MEBIBYTE:,} MiB are free: "
-        f"{advice}, or use a smaller --replay-capacity or --batch-size."
+        f"{advice} use a smaller --replay-capacity or --batch-size."
     )
 
 

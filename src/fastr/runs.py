@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -225,6 +226,9 @@ def _no_run(path: Path) -> str:
         beside = path.parent.iterdir() if path.parent.is_dir() else ()
         runs = [str(other) for other in beside if (other / CONFIG).is_file()]
         return f"{path} is not a run directory: it does not exist.{nearest(str(path), runs)}"
+    if path.is_file():
+        meant = f" Did you mean {path.parent}?" if (path.parent / CONFIG).is_file() else ""
+        return f"{path} is a file, not a run directory.{meant}"
     below = sorted(file.parent.name for file in path.glob(f"*/{CONFIG}"))[:3]
     hint = f" Runs below it: {', '.join(below)}." if below else ""
     return f"{path} is not a run directory: it has no {CONFIG}.{hint}"
@@ -282,7 +286,9 @@ def refuse_recorded(path: Path, config: dict[str, Any]) -> None:
     if different:
         raise UserError(f"{path} holds another run: {different}; choose another --out.")
     if checkpoints.saved_frames(path):
-        raise UserError(f"{path} exists: use `fastr resume {path}` or choose another --out.")
+        raise UserError(
+            f"{path} exists: use `fastr resume {quote(str(path))}` or choose another --out."
+        )
     if b"\n" in rows_content(path):
         raise UserError(f"{path} has rows but no checkpoint: delete it or choose another --out.")
 

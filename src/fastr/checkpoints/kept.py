@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from fastr.checkpoints.checkpoint import Checkpoint, DamageError, checkpoint_name
 from fastr.checkpoints.files import TEMPORARY, discard
@@ -34,7 +35,7 @@ def latest(run: Path) -> Checkpoint:
             return replace(checkpoint, skipped=messages)
     if damaged:
         raise UserError(f"{run} has no usable checkpoint: {'; '.join(damaged)}.")
-    raise UserError(f"{run} has no checkpoint yet; `fastr resume {run}` goes on with the run.")
+    raise UserError(f"{run} has no checkpoint yet; `fastr resume {quote(str(run))}` goes on.")
 
 
 def prune(run: Path, *, keep: int) -> None:

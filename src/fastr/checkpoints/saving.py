@@ -5,6 +5,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,8 @@ def save(run: Path, snapshot: Snapshot, *, rows_bytes: int, last: Checkpoint | N
             discard_partial(run, snapshot)
         good = "there is no earlier one"
         if last:
-            good = f"the last good one is {last.name}, to continue with `fastr resume {run}`"
+            again = f"`fastr resume {quote(str(run))}`"
+            good = f"the last good one is {last.name}, to continue with {again}"
         name = checkpoint_name(snapshot.frames)
         raise UserError(f"Checkpoint {name} could not be written ({error}); {good}.") from error
 

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -98,12 +99,14 @@ class Collect:
         if self.transitions is not None and self.transitions < 1:
             raise UserError(f"--transitions is {self.transitions}; it must be at least 1.")
         refuse_used(self.out)
-        result = self.from_run() if Path(self.source).is_dir() else self.from_task()
+        # The name of a task has a slash only behind a colon: gym:Adroit/Door-v1.
+        is_path = "/" in self.source.partition(":")[0] or Path(self.source).exists()
+        result = self.from_run() if is_path else self.from_task()
         if self.json:
             return print_json(result)
         print(
             f"{result['dataset']}: {result['transitions']:,} transitions in "
-            f"{result['episodes']:,} episodes; next, `fastr misfit {result['dataset']}`"
+            f"{result['episodes']:,} episodes; next, `fastr misfit {quote(result['dataset'])}`"
         )
         return 0
 

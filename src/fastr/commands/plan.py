@@ -77,7 +77,7 @@ class Plan:
         found = self.predictions.get(unit.name)
         return {
             "name": unit.name,
-            "command": ["fastr", *unit.arguments],
+            "command": list(unit.command),
             "needs": [need.name for need in unit.needs],
             "finished": found is None,
             "hours_low": known.low if known else None,

@@ -8,14 +8,22 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import tyro
 
 from fastr.commands.plan import Plan
 from fastr.commands.show import Flag, print_json, print_table
 from fastr.errors import UserError
-from fastr.experiments import EXPERIMENTS, FRAMES, Grid, Name, Unit, refuse_same_place
+from fastr.experiments import (
+    EXPERIMENTS,
+    FRAMES,
+    Grid,
+    Name,
+    Unit,
+    importing,
+    refuse_same_place,
+)
 from fastr.names import Method, Preset
 from fastr.runs import locked, write_errors
 from fastr.sweep import state
@@ -51,8 +59,8 @@ class Sweep:
     """Experiment."""
     tasks: tuple[str, ...] = ()
     """Tasks instead of the experiment's."""
-    methods: tuple[Method, ...] = ()
-    """Methods instead of the experiment's."""
+    methods: tuple[str, ...] = ()
+    """Methods instead of the experiment's; any that `fastr train --method` knows."""
     seeds: tuple[int, ...] = ()
     """Seeds instead of the experiment's (the paper's 0 1 2 3 42; smoke has 0)."""
     preset: Preset | None = None
@@ -84,6 +92,7 @@ class Sweep:
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
     options: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
+    imports: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
 
     def run(self) -> int:
         """All units, or what they would be."""
@@ -113,6 +122,7 @@ class Sweep:
         """The experiment's grid with what was asked for instead."""
         usual = EXPERIMENTS[self.name]
         check_tasks(self.tasks)
+        check_methods(self.methods)
         for word in self.options:
             if word.partition("=")[0] in OWN:
                 raise UserError(
@@ -128,6 +138,7 @@ class Sweep:
             preset=preset,
             seeds_per_run=self.seeds_per_run,
             options=(*usual.options, *self.options),
+            imports=self.imports,
         )
 
     def plan(self, grid: Grid, units: Sequence[Unit]) -> int:
@@ -207,12 +218,21 @@ def check_tasks(tasks: Sequence[str]) -> None:
             parse(task)
 
 
+def check_methods(methods: Sequence[str]) -> None:
+    """Raise UserError for a method that does not exist; JAX is loaded only if one is unusual."""
+    if not set(methods) <= set(get_args(Method)):
+        from fastr.methods import named
+
+        for method in methods:
+            named(method)
+
+
 def check_options(grid: Grid) -> None:
     """Raise UserError if a method would not accept the training options, before any run starts."""
     print("fastr: trying the options on each method ...", file=sys.stderr)
     for method in grid.methods:
         example = grid.training(grid.tasks[0], method, grid.parts[0]).arguments[1:-2]
-        command = [sys.executable, *PROGRAM, "info", *example, "--json"]
+        command = [sys.executable, *PROGRAM, *importing(grid.imports), "info", *example, "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -210,7 +211,7 @@ def train_to_the_end(
 def going_on(config: TrainConfig, path: Path) -> str:
     """The command that continues this run; one on a module of one's own has to name it."""
     module = module_of(config.task)
-    return f"fastr {f'--import {module} ' if module else ''}resume {path}"
+    return shlex.join(("fastr", *(("--import", module) if module else ()), "resume", str(path)))
 
 
 def averaged(count: int) -> str:

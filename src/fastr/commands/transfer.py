@@ -1,5 +1,6 @@
 """fastr transfer: keep the body, relearn the hands."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -81,7 +82,8 @@ class Transfer:
     def conditions(self) -> list[Condition]:
         """Every run to make."""
         if not self.sources:
-            raise UserError("fastr transfer needs a run, for example `fastr transfer runs/gait`.")
+            example = f"fastr transfer runs/gait --shift {shlex.quote(self.shift)}"
+            raise UserError(f"fastr transfer needs RUN, for example `{example}`.")
         found = []
         for path in self.sources:
             config = from_json(RunDirectory.open(path).config["train"])

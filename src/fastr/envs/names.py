@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from fastr import shifts
@@ -99,7 +100,7 @@ def require_imported(task: str, run: Path) -> None:
     if module and module not in sys.modules:
         raise UserError(
             f"{run} is on {task}, which imports the Python module {module}: if that module is to "
-            f"be trusted, say so with `fastr --import {module} ...` (docs/security.md)."
+            f"be trusted, say so with `fastr --import {quote(module)} ...` (docs/security.md)."
         )
 
 

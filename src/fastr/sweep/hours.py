@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 from fastr.experiments import Unit
+from fastr.processes import usable_cores
 from fastr.sweep.local import gpus
 from fastr.sweep.state import progress
 
@@ -49,8 +50,8 @@ RATES = (
 )
 SEEDS_FACTOR = 2.0
 """How far a rate that was measured for another number of seeds may be off."""
-METHOD_FACTOR = 10.0
-"""And one for another method: an update of TD7 is a fortieth of FaStR's arithmetic."""
+WIDEST = 10.0
+"""Between the fewest and the most hours of a prediction; a wider one would tell nothing."""
 
 
 class Hours(NamedTuple):
@@ -78,7 +79,9 @@ def predicted(unit: Unit, hardware: str, here: Sequence[Rate]) -> Prediction:
         return Prediction(None, "not measured")
     rate = fitting(unit, [*here, *(known for known in RATES if known.hardware == hardware)])
     if rate is None:
-        return Prediction(None, f"nothing measured on {hardware}")
+        return Prediction(None, f"{unit.method}, {unit.preset}: not measured on {hardware}")
+    if rate.high > WIDEST * rate.low:
+        return Prediction(None, f"too wide a guess ({rate.origin})")
     done = progress(unit)
     steps = (unit.frames - (done.frames if done else 0)) / FRAME_SKIP
     hours = Hours(steps / rate.high / 3600, steps / rate.low / 3600)
@@ -86,22 +89,22 @@ def predicted(unit: Unit, hardware: str, here: Sequence[Rate]) -> Prediction:
 
 
 def fitting(unit: Unit, rates: Sequence[Rate]) -> Rate | None:
-    """The rate of the same method and seeds; else one near it, as a guess."""
-    known = [rate for rate in rates if rate.preset == unit.preset]
-    for rate in known:
-        if (rate.method, rate.seeds) == (unit.method, unit.seeds):
-            return rate
+    """The rate of the same method and seeds; else one of other seeds, as a guess.
+
+    Another method's says nothing: an update of TD7 is a fortieth of FaStR's arithmetic.
+    """
+    known = [rate for rate in rates if (rate.preset, rate.method) == (unit.preset, unit.method)]
     if not known:
         return None
-    near = min(known, key=lambda rate: (rate.method != unit.method, abs(rate.seeds - unit.seeds)))
+    near = min(known, key=lambda rate: abs(rate.seeds - unit.seeds))
+    if near.seeds == unit.seeds:
+        return near
     # A full device makes so many seeds' steps a second, however they are dealt out.
     share = near.seeds / unit.seeds
-    same = near.method == unit.method
-    what, factor = ("", SEEDS_FACTOR) if same else (f"{near.method}, ", METHOD_FACTOR)
     return near._replace(
-        low=near.low * share / factor,
-        high=near.high * share * factor,
-        origin=f"a guess, from {what}{near.seeds} seed(s): {near.origin}",
+        low=near.low * share / SEEDS_FACTOR,
+        high=near.high * share * SEEDS_FACTOR,
+        origin=f"a guess, from {near.seeds} seed(s): {near.origin}",
     )
 
 
@@ -120,9 +123,9 @@ def measured_here(units: Sequence[Unit]) -> list[Rate]:
 
 
 def this_hardware() -> str:
-    """What trainings would run on here."""
+    """What trainings would run on here; CPU is one such name, for a machine that has two."""
     if not gpus():
-        return CPU
+        return f"{len(usable_cores())} CPU cores"
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)

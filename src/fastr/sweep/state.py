@@ -7,6 +7,7 @@ ended well. There is no other record.
 
 import json
 import os
+import shlex
 import shutil
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from fastr import checkpoints
 from fastr.checkpoints import ROWS
 from fastr.envs import module_of
 from fastr.errors import UserError
-from fastr.experiments import Unit
+from fastr.experiments import Unit, importing
 from fastr.runs import CONFIG, RunDirectory, write_errors
 
 TAIL_BYTES = 2**18
@@ -64,7 +65,9 @@ def recorded_run(unit: Unit, path: Path) -> RunDirectory:
     """The run in a unit's directory; UserError if another command has made it."""
     run = RunDirectory.open(path)
     command = run.config["provenance"].get("command")
-    arguments = command[1:] if isinstance(command, list) else ()
+    arguments = command[1:] if isinstance(command, list) else []
+    while arguments[:1] == ["--import"]:
+        arguments = arguments[2:]
     refuse_other(unit, tuple(map(str, arguments)))
     return run
 
@@ -72,7 +75,7 @@ def recorded_run(unit: Unit, path: Path) -> RunDirectory:
 def refuse_other(unit: Unit, arguments: tuple[str, ...]) -> None:
     """Raise UserError if these are not the unit's arguments, wherever the sweep's folder is now."""
     if moved(arguments) != moved(unit.arguments):
-        theirs = " ".join(("fastr", *arguments))
+        theirs = shlex.join(("fastr", *arguments))
         raise UserError(
             f"{unit.product} was made by `{theirs}`, not by `{unit.line}`; choose another --out."
         )
@@ -86,16 +89,17 @@ def moved(arguments: tuple[str, ...]) -> list[str]:
 def next_arguments(unit: Unit) -> tuple[str, ...]:
     """The command that begins a unit, or goes on with it."""
     if unit.arguments[0] == "train" and not begun(unit):
-        return unit.arguments
+        return unit.command[1:]
     again = unit.arguments[0] == "train"
     arguments = ("resume", str(unit.run)) if again else unit.arguments
-    imports = (word for module in modules(unit) for word in ("--import", module))
-    return (*imports, *arguments)
+    return (*importing(modules(unit)), *arguments)
 
 
 def modules(unit: Unit) -> dict[str, None]:
-    """The modules of one's own that a unit's tasks need: whoever named the tasks trusts them."""
-    found = {} if unit.arguments[0] != "train" else {module_of(unit.arguments[1]): None}
+    """The modules that a unit's methods and tasks need: whoever named the tasks trusts them."""
+    found: dict[str, None] = dict.fromkeys(unit.imports)
+    if unit.arguments[0] == "train":
+        found |= {module_of(unit.arguments[1]): None}
     for needed in unit.needs:
         found |= modules(needed)
     return {module: None for module in found if module}

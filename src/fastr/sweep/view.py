@@ -134,7 +134,7 @@ def summarized(work: Work) -> dict[str, Any]:
         "note": work.note,
         "attempts": work.attempts,
         "product": str(work.unit.product),
-        "command": ["fastr", *work.unit.arguments],
+        "command": list(work.unit.command),
         "frames": done.frames if done else None,
         "last_evaluation_return_mean": done.mean_return if done else None,
         "training_seconds": done.seconds if done else None,
