@@ -35,6 +35,7 @@ WRONG = {
         ["train", "walker-walk", "--seeds", *map(str, range(1_000)), "--frames", "100000000"],
         ["1000 seed(s)", "MiB", "at most", "--replay-capacity"],
     ),
+    "relative module": (["--import", ".x", "info", "walker-walk"], ["--import .x", "PYTHONPATH"]),
     "no out": (["collect", "walker-walk"], ["--out"]),
     "nothing to collect": (
         ["collect", "walker-wlak", "--out", "data"],
@@ -63,7 +64,21 @@ WRONG = {
         ["--episodes", "at least 0"],
     ),
     "unknown part": (["theory", "seperation"], ["seperation", "separation"]),
-    "theory seed twice": (["theory", "--seeds", "1", "1"], ["--seeds", "different"]),
+    "theory seed twice": (["theory", "--seeds", "1", "1"], ["--seeds", "once"]),
+    "collected seed twice": (
+        ["collect", "walker-walk", "--out", "d", "--seeds", "0", "0"],
+        ["--seeds names 0 twice"],
+    ),
+    "collected seed": (
+        ["collect", "walker-walk", "--out", "d", "--seeds", "-1"],
+        ["--seeds -1", "from 0 to 2147483647"],
+    ),
+    "coverage seed": (["coverage", "walker-walk", "--seed", "-1"], ["--seed -1", "from 0"]),
+    "large coverage seed": (
+        ["coverage", "walker-walk", "--seed", "9" * 23],
+        ["--seed 9", "2147483647"],
+    ),
+    "misfit seed twice": (["misfit", "data", "--seeds", "1", "1"], ["--seeds", "once"]),
     "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),
     "theory option": (["theory", "--output", "here"], ["--output", "--out"]),
     "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "at least 1"]),
@@ -77,6 +92,23 @@ def test_wrong_command_gets_one_sentence(arguments, named, refused, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     refused(arguments, *named)
     assert list(tmp_path.iterdir()) == []
+
+
+MODULES = {
+    "syntax": ("x = 1\ny = (\n", "line 2: SyntaxError: '(' was never closed."),
+    "raises": ("def f():\n    raise KeyError('a')\nf()\n", "line 2: KeyError: 'a'."),
+    "calls": ("import json\njson.loads('')\n", "line 2: JSONDecodeError: "),
+    "exits": ("import sys\nsys.exit(3)\n", "line 2: it ended itself with sys.exit(3)."),
+    "imports": ("import no_such_module_at_all\n", "line 1: No module named"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), MODULES.values(), ids=MODULES.keys())
+def test_a_module_that_fails_is_named_with_its_line(text, said, refused, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    place = f"--import broken_module failed in {tmp_path / 'broken_module.py'}, {said}"
+    refused(["--import", "broken_module", "--version"], place)
 
 
 def test_the_version_is_told(capsys):

@@ -346,6 +346,8 @@ WRONG = {
     "method": (["table1", "--methods", "fster"], ["fster", "fastr"]),
     "method twice": (["table1", "--methods", "sac", "sac"], ["--methods", "once"]),
     "seed": (["table1", "--seeds", "-1"], ["--seeds", "0"]),
+    "seed twice": (["table1", "--seeds", "1", "1"], ["--seeds names 1 twice"]),
+    "many frames": (["table1", "--frames", "9" * 20], ["--frames", "too large"]),
     "frames": (["table1", "--frames", "0"], ["--frames", "at least 1"]),
     "jobs": (["smoke", "--jobs", "0"], ["--jobs", "at least 1"]),
     "retries": (["smoke", "--retries", "-1"], ["--retries"]),

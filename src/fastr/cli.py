@@ -5,9 +5,11 @@ import io
 import os
 import re
 import sys
+import traceback
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import tyro
@@ -110,13 +112,40 @@ def after_imports(arguments: list[str]) -> list[str]:
         module, *rest = arguments[1:] or [""]
         try:
             import_module(module)
-        except (ImportError, ValueError) as error:
-            raise UserError(
-                f"--import {module} failed ({error}); it takes the name of a Python module that is "
-                "installed, or lies in a directory on PYTHONPATH."
-            ) from None
+        except (Exception, SystemExit) as error:
+            raise UserError(import_failure(module, error)) from None
         arguments = rest
     return arguments
+
+
+def import_failure(module: str, error: BaseException) -> str:
+    """Why a module could not be imported, and where in it that is."""
+    reason = error.msg if isinstance(error, SyntaxError) else str(error)
+    said = " ".join(reason.split()).rstrip(".")
+    if isinstance(error, SystemExit):
+        said = f"it ended itself with sys.exit({said})"
+    elif not isinstance(error, ImportError | UserError):
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    if place := place_in_module(error):
+        return f"--import {module} failed in {place}: {said}."
+    return (
+        f"--import {module} failed ({said}); it takes the name of a Python module that is "
+        "installed, or lies in a directory on PYTHONPATH."
+    )
+
+
+def place_in_module(error: BaseException) -> str:
+    """File and line of the module's own code that failed, not of what it called; else nothing."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.filename}, line {error.lineno}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in (__file__, import_module.__code__.co_filename)
+        and not frame.filename.startswith("<frozen importlib")
+    ]
+    own = [f for f in frames if Path(f.filename).is_relative_to(Path(frames[0].filename).parent)]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 def command(name: str, *arguments: str) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fastr.checks import require_seeds
 from fastr.commands.show import Flag, Run, print_json, print_table
 from fastr.config import from_json
 from fastr.envs import require_imported
@@ -97,8 +98,8 @@ class Play:
         """The policies to show, if they can be."""
         from fastr.play import check_overlay, check_picture
 
-        if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"--seeds {list(self.seeds)} names a seed twice.")
+        if self.seeds:
+            require_seeds(self.seeds)
         chosen = [trained.with_seed(seed) for seed in self.seeds]
         policies = chosen or trained.every_seed()
         check_picture(len(policies), (self.height, self.width), self.overlay)

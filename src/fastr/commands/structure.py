@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from fastr.checks import require_seeds
 from fastr.commands.show import Flag, print_json, print_table, write_csv
 from fastr.commands.training import check_possible, finished_rows
 from fastr.config import METHODS, TrainConfig, grounded, on_this_device, preset
@@ -151,6 +152,7 @@ class Coverage:
 
         from fastr.coverage import measure, random_rows, standardised
 
+        require_seeds((self.seed,), "seed")
         configs = {method: self.representation(method) for method in self.methods}
         if not self.batch_sizes or min(self.batch_sizes) < 2:
             raise UserError("--batch-sizes must name sizes of at least 2: one has no negatives.")

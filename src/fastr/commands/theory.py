@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from fastr.checks import require_seeds
 from fastr.commands.show import Flag, print_json, print_table
 from fastr.errors import UserError, nearest
 
@@ -74,8 +75,7 @@ class Theory:
                     f"{name} is not a part of the theory.{nearest(name, NAMES)} "
                     f"The parts are {', '.join(NAMES)}."
                 )
-        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise UserError("--seeds takes one or more different whole numbers from 0 on.")
+        require_seeds(self.seeds)
         taken = next((p for p in (self.out, *self.out.parents) if p.exists()), None)
         if taken is not None and not taken.is_dir():
             raise UserError(f"--out {self.out} is not possible: {taken} is a file.")
