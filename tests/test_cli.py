@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -109,6 +110,30 @@ def test_a_module_that_fails_is_named_with_its_line(text, said, refused, tmp_pat
     monkeypatch.syspath_prepend(str(tmp_path))
     place = f"--import broken_module failed in {tmp_path / 'broken_module.py'}, {said}"
     refused(["--import", "broken_module", "--version"], place)
+
+
+INTERRUPTED = """
+import time
+from importlib import import_module
+import fastr.cli
+fastr.cli.run = lambda _: (import_module("interrupting"), time.sleep(20))
+fastr.cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "out", "err"),
+    [("info", 130, "imported\n", "fastr: stopped.\n"), ("train", -signal.SIGINT, "", "")],
+)
+def test_an_interrupt_is_not_lost_in_an_import(command, code, out, err, tmp_path):
+    kill = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('imported', flush=True)\n"
+    (tmp_path / "interrupting.py").write_text(kill)
+    line = [sys.executable, "-c", INTERRUPTED, command]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(
+        line, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err)
 
 
 def test_the_version_is_told(capsys):

@@ -12,10 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import tyro
-
 from fastr import runtime
 from fastr.errors import RunError, UserError, nearest
+from fastr.interrupts import STOPPED, end_at_once, raise_where_heard
 from fastr.names import Preset
 
 runtime.configure()
@@ -64,6 +63,9 @@ OTHERS = {
 Only the one that was asked for is imported: most bring in JAX, and a report or a sweep needs none.
 """
 
+TRAINING = {"train", "resume", "ablation", "transfer"}
+"""Commands that save when Ctrl-C comes, once they train; before, it ends them at once."""
+
 Options = TypeVar("Options")
 LONGEST = 4_000
 """Characters of a sentence; names in files may be longer."""
@@ -72,12 +74,21 @@ LONGEST = 4_000
 def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
     try:
+        if name_in(sys.argv[1:]) in TRAINING:
+            end_at_once()
+        else:
+            raise_where_heard()
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has seen enough (`fastr train --help | head`); nothing is left to be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except KeyboardInterrupt:
+        # A second one need not wait for what is still tidied up.
+        end_at_once()
+        print("fastr: stopped.", file=sys.stderr)
+        code = STOPPED
     sys.exit(code)
 
 
@@ -116,6 +127,13 @@ def after_imports(arguments: list[str]) -> list[str]:
             raise UserError(import_failure(module, error)) from None
         arguments = rest
     return arguments
+
+
+def name_in(arguments: list[str]) -> str:
+    """The command's name, behind all --import MODULE."""
+    while arguments[:1] == ["--import"]:
+        arguments = arguments[2:]
+    return arguments[0] if arguments else ""
 
 
 def import_failure(module: str, error: BaseException) -> str:
@@ -230,6 +248,8 @@ def parsed(
     name: str, kind: type[Options], arguments: list[str], default: Options | None = None
 ) -> Options:
     """Options from arguments; what the parser has to say comes as one sentence."""
+    import tyro
+
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

@@ -16,6 +16,7 @@ from fastr.commands.plan import Plan
 from fastr.commands.show import Flag, print_json, print_table
 from fastr.errors import UserError
 from fastr.experiments import EXPERIMENTS, FRAMES, Grid, Name, Unit, refuse_same_place
+from fastr.interrupts import STOPPED
 from fastr.names import Method, Preset
 from fastr.runs import locked, write_errors
 from fastr.sweep import state
@@ -30,8 +31,6 @@ OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--ke
 """Options of `fastr train` that a sweep sets itself."""
 INTERNAL = ".sweep"
 """Folder in the sweep's directory for its lock and, on a cluster, the request to stop."""
-STOPPED = 130
-"""Exit code after Ctrl-C, as of shells."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +100,8 @@ class Sweep:
         internal = grid.out / INTERNAL
         with write_errors(internal):
             internal.mkdir(parents=True, exist_ok=True)
-        try:
-            with locked(internal):
-                return self.work(grid, units)
-        except KeyboardInterrupt:
-            # Before the first run was started: from then on the request is obeyed, not raised.
-            print("fastr: stopped.", file=sys.stderr)
-            return STOPPED
+        with locked(internal):
+            return self.work(grid, units)
 
     def grid(self) -> Grid:
         """The experiment's grid with what was asked for instead."""
