@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastr.cli import run
+from fastr.commands import training
 from fastr.commands.training import averaged, going_on
 from fastr.config import preset, to_json
 from fastr.profile import STAGES
@@ -146,6 +147,18 @@ def test_a_stopped_run_says_what_goes_on_with_it():
     assert going_on(config, Path("runs/a")) == "fastr resume runs/a"
     own = replace(config, task="arm:Reach-v0")
     assert going_on(own, Path("runs/a")) == "fastr --import arm resume runs/a"
+
+
+def test_a_run_stopped_before_its_first_evaluation_shows_no_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training, "train_and_draw", lambda *_, **__: None)
+    config, path = preset("walker-walk", "fastr", "quick"), tmp_path / "run"
+    with RunWriter.create(path, {"train": to_json(config), "provenance": {}}) as writer:
+        training.draw(config, writer)
+        assert training.train_to_the_end(training.Train(config), config, writer, None) == 0
+    said = capsys.readouterr()
+    go_on = f"go on with `fastr resume {path}`"
+    assert (said.out, said.err) == ("", f"fastr: stopped before the first evaluation; {go_on}.\n")
+    assert not list(path.glob("curve.*"))
 
 
 @pytest.mark.parametrize(("count", "said"), [(9, "all 9"), (10, "last 10"), (11, "last 10")])
