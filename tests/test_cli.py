@@ -83,7 +83,10 @@ WRONG = {
     "misfit seed twice": (["misfit", "data", "--seeds", "1", "1"], ["--seeds", "once"]),
     "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),
     "theory option": (["theory", "--output", "here"], ["--output", "--out"]),
-    "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "at least 1"]),
+    "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "from 1"]),
+    "many episodes": (["eval", "nowhere", "--episodes", "9" * 20], ["--episodes", "to 100000"]),
+    "many updates": (["bench", "walker-walk", "--updates", "9" * 20], ["--updates", "to 1000000"]),
+    "no repeats": (["bench", "walker-walk", "--repeats", "0"], ["--repeats", "from 1 to 10000"]),
     "no whole number": (["train", "walker-walk", "--frames", "4k"], ["--frames", "whole number"]),
     "no number": (["train", "walker-walk", "--discount", "high"], ["--discount", "not a number"]),
 }

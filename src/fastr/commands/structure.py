@@ -20,6 +20,8 @@ from fastr.representations.ranking import RankingConfig
 from fastr.runs import write_errors
 
 Task = Annotated[str, tyro.conf.Positional]
+LARGEST_BATCH = 2**14
+"""Of a coverage, which scores all pairs of a batch in float64: 2 GiB for each noise level."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,8 @@ class Coverage:
         configs = {method: self.representation(method) for method in self.methods}
         if not self.batch_sizes or min(self.batch_sizes) < 2:
             raise UserError("--batch-sizes must name sizes of at least 2: one has no negatives.")
+        if (largest := max(self.batch_sizes)) > LARGEST_BATCH:
+            raise UserError(f"--batch-sizes {largest} is too large; at most {LARGEST_BATCH:,}.")
         if self.out:
             # Before the work, not after it.
             with write_errors(self.out):

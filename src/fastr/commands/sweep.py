@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from fastr.checks import require
 from fastr.commands.plan import Plan
 from fastr.commands.show import Flag, print_json, print_table
 from fastr.errors import UserError
@@ -29,6 +30,8 @@ from fastr.sweep.view import View, counted, summarized
 
 OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--keep", "--json")
 """Options of `fastr train` that a sweep sets itself."""
+MOST_JOBS = 1_000
+"""On each device, each a process of its own."""
 INTERNAL = ".sweep"
 """Folder in the sweep's directory for its lock and, on a cluster, the request to stop."""
 
@@ -86,17 +89,16 @@ class Sweep:
 
     def run(self) -> int:
         """All units, or what they would be."""
-        if self.retries < 0:
-            raise UserError(f"--retries is {self.retries}; it must be at least 0.")
-        if self.jobs is not None and self.jobs < 1:
-            raise UserError(f"--jobs is {self.jobs}; it must be at least 1.")
+        require(self, "retries", low=0)
+        if self.jobs is not None:
+            require(self, "jobs", low=1, high=MOST_JOBS)
         grid = self.grid()
         units = EXPERIMENTS[self.name].units(grid)
         refuse_same_place(units)
-        if self.dry_run:
-            return self.plan(grid, units)
         if self.options or grid.frames % 2:
             check_options(grid)
+        if self.dry_run:
+            return self.plan(grid, units)
         internal = grid.out / INTERNAL
         with write_errors(internal):
             internal.mkdir(parents=True, exist_ok=True)

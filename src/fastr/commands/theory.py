@@ -86,7 +86,8 @@ class Theory:
         if taken is not None and not taken.is_dir():
             raise UserError(f"--out {self.out} is not possible: {taken} is a file.")
         with write_errors(self.out):
-            if taken == self.out and any(taken.iterdir()) and not (taken / RESULTS).exists():
+            used = self.out.is_dir() and any(self.out.iterdir())
+            if used and not (self.out / RESULTS).exists():
                 raise UserError(
                     f"{self.out} is not empty and holds no {RESULTS}, so it is not this command's; "
                     "choose another --out."
