@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastr.cli import ON_TASKS, OTHERS, missing, one_sentence, run
+from fastr.commands import training
 from fastr.commands.training import averaged, going_on
 from fastr.config import preset, to_json
 from fastr.profile import STAGES
@@ -35,6 +37,7 @@ WRONG = {
         ["train", "walker-walk", "--seeds", *map(str, range(1_000)), "--frames", "100000000"],
         ["1000 seed(s)", "MiB", "at most", "--replay-capacity"],
     ),
+    "relative module": (["--import", ".x", "info", "walker-walk"], ["--import .x", "PYTHONPATH"]),
     "no out": (["collect", "walker-walk"], ["--out"]),
     "nothing to collect": (
         ["collect", "walker-wlak", "--out", "data"],
@@ -63,10 +66,27 @@ WRONG = {
         ["--episodes", "at least 0"],
     ),
     "unknown part": (["theory", "seperation"], ["seperation", "separation"]),
-    "theory seed twice": (["theory", "--seeds", "1", "1"], ["--seeds", "different"]),
+    "theory seed twice": (["theory", "--seeds", "1", "1"], ["--seeds", "once"]),
+    "collected seed twice": (
+        ["collect", "walker-walk", "--out", "d", "--seeds", "0", "0"],
+        ["--seeds names 0 twice"],
+    ),
+    "collected seed": (
+        ["collect", "walker-walk", "--out", "d", "--seeds", "-1"],
+        ["--seeds -1", "from 0 to 2147483647"],
+    ),
+    "coverage seed": (["coverage", "walker-walk", "--seed", "-1"], ["--seed -1", "from 0"]),
+    "large coverage seed": (
+        ["coverage", "walker-walk", "--seed", "9" * 23],
+        ["--seed 9", "2147483647"],
+    ),
+    "misfit seed twice": (["misfit", "data", "--seeds", "1", "1"], ["--seeds", "once"]),
     "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),
     "theory option": (["theory", "--output", "here"], ["--output", "--out"]),
-    "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "at least 1"]),
+    "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "from 1"]),
+    "many episodes": (["eval", "nowhere", "--episodes", "9" * 20], ["--episodes", "to 100000"]),
+    "many updates": (["bench", "walker-walk", "--updates", "9" * 20], ["--updates", "to 1000000"]),
+    "no repeats": (["bench", "walker-walk", "--repeats", "0"], ["--repeats", "from 1 to 10000"]),
     "no whole number": (["train", "walker-walk", "--frames", "4k"], ["--frames", "whole number"]),
     "no number": (["train", "walker-walk", "--discount", "high"], ["--discount", "not a number"]),
     "half a comparison": (
@@ -107,6 +127,47 @@ def test_wrong_command_gets_one_sentence(arguments, named, refused, tmp_path, mo
     assert list(tmp_path.iterdir()) == []
 
 
+MODULES = {
+    "syntax": ("x = 1\ny = (\n", "line 2: SyntaxError: '(' was never closed."),
+    "raises": ("def f():\n    raise KeyError('a')\nf()\n", "line 2: KeyError: 'a'."),
+    "calls": ("import json\njson.loads('')\n", "line 2: JSONDecodeError: "),
+    "exits": ("import sys\nsys.exit(3)\n", "line 2: it ended itself with sys.exit(3)."),
+    "imports": ("import no_such_module_at_all\n", "line 1: No module named"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), MODULES.values(), ids=MODULES.keys())
+def test_a_module_that_fails_is_named_with_its_line(text, said, refused, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    place = f"--import broken_module failed in {tmp_path / 'broken_module.py'}, {said}"
+    refused(["--import", "broken_module", "--version"], place)
+
+
+INTERRUPTED = """
+import time
+from importlib import import_module
+import fastr.cli
+fastr.cli.run = lambda _: (import_module("interrupting"), time.sleep(20))
+fastr.cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "out", "err"),
+    [("info", 130, "imported\n", "fastr: stopped.\n"), ("train", -signal.SIGINT, "", "")],
+)
+def test_an_interrupt_is_not_lost_in_an_import(command, code, out, err, tmp_path):
+    kill = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('imported', flush=True)\n"
+    (tmp_path / "interrupting.py").write_text(kill)
+    line = [sys.executable, "-c", INTERRUPTED, command]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(
+        line, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err)
+
+
 def test_the_version_is_told(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("fastr 0.")
@@ -145,6 +206,18 @@ def test_a_file_in_a_run_is_not_the_run(tmp_path, refused):
     for command in (["resume", str(file)], ["collect", str(file), "--out", str(tmp_path / "data")]):
         refused(command, f"{file} is a file, not a run directory. Did you mean {run_directory}?")
     refused(["eval", str(run_directory)], f"no checkpoint yet; `fastr resume '{run_directory}'`")
+
+
+def test_a_run_stopped_before_its_first_evaluation_shows_no_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training, "train_and_draw", lambda *_, **__: None)
+    config, path = preset("walker-walk", "fastr", "quick"), tmp_path / "run"
+    with RunWriter.create(path, {"train": to_json(config), "provenance": {}}) as writer:
+        training.draw(config, writer)
+        assert training.train_to_the_end(training.Train(config), config, writer, None) == 0
+    said = capsys.readouterr()
+    go_on = f"go on with `fastr resume {path}`"
+    assert (said.out, said.err) == ("", f"fastr: stopped before the first evaluation; {go_on}.\n")
+    assert not list(path.glob("curve.*"))
 
 
 @pytest.mark.parametrize(("count", "said"), [(9, "all 9"), (10, "last 10"), (11, "last 10")])

@@ -23,11 +23,12 @@ from fastr.cli import run
 from fastr.collect import from_replay
 from fastr.datasets import base
 from fastr.datasets.columns import NAMES, column_names, numbered
-from fastr.datasets.minari import dataset_id
+from fastr.datasets.minari import MinariWriter, dataset_id
 from fastr.datasets.opening import open_source
 from fastr.datasets.store import spool
 from fastr.errors import UserError
 from fastr.runs import RunDirectory
+from fastr.spec import EnvSpec
 from transitions import episodes_of, walk, write_minari, write_npz, write_parquet, write_run
 
 WRITERS = {
@@ -441,3 +442,16 @@ def test_a_trained_runs_policies_are_collected(tmp_path, capsys):
     capsys.readouterr()
     assert run(["collect", str(path), "--transitions", "9", "--out", str(tmp_path / "x")]) == 2
     assert "written whole" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_stopped_writer_leaves_no_half_dataset(there, tmp_path):
+    out = tmp_path / "log-v0"
+    if there:
+        out.mkdir()
+    columns = walk()
+    spec = EnvSpec(columns["state"].shape[1], columns["action"].shape[1])
+    with contextlib.suppress(KeyboardInterrupt), MinariWriter(out, spec, {}) as writer:
+        writer.add(next(episodes_of(columns)))
+        raise KeyboardInterrupt
+    assert list(tmp_path.rglob("*")) == ([out] if there else [])

@@ -23,6 +23,7 @@ LAYERS = [
         "processes",
         "pulses",
         "inplace",
+        "interrupts",
         "pages.__init__",
         "pages.rendering",
     },

@@ -76,7 +76,7 @@ WRONG = {
     "directory": (["--video", "nowhere/film.mp4"], "no directory nowhere"),
     "both": (["--video", "film.mp4", "--window"], "either --video FILE"),
     "seed": (["--video", "film.mp4", "--seeds", "6"], "Seed 6 is not in"),
-    "twice": (["--video", "film.mp4", "--seeds", "5", "5"], "names a seed twice"),
+    "twice": (["--video", "film.mp4", "--seeds", "5", "5"], "names 5 twice"),
     "small": (["--video", "film.mp4", "--height", "20"], "at least 64 pixels"),
     "large": (["--video", "film.mp4", "--width", "3000"], "the limit is 2160 x 3840"),
     "overlay": (["--video", "film.mp4", "--overlay", "factor"], "factor"),

@@ -97,6 +97,7 @@ def test_coverage_on_the_command_line(capsys, tmp_path):
     [
         (["--methods", "td7"], "ranks no next states"),
         (["--batch-sizes", "1"], "one has no negatives"),
+        (["--batch-sizes", "8", "100000"], "--batch-sizes 100000 is too large; at most 16,384."),
         (["--batch-sizes", "x"], "--batch-sizes"),
     ],
 )

@@ -356,8 +356,11 @@ WRONG = {
     "method": (["table1", "--methods", "fster"], ["fster", "fastr"]),
     "method twice": (["table1", "--methods", "sac", "sac"], ["--methods", "once"]),
     "seed": (["table1", "--seeds", "-1"], ["--seeds", "0"]),
+    "seed twice": (["table1", "--seeds", "1", "1"], ["--seeds names 1 twice"]),
+    "many frames": (["table1", "--frames", "9" * 20], ["--frames", "too large"]),
     "frames": (["table1", "--frames", "0"], ["--frames", "at least 1"]),
-    "jobs": (["smoke", "--jobs", "0"], ["--jobs", "at least 1"]),
+    "jobs": (["smoke", "--jobs", "0"], ["--jobs", "from 1"]),
+    "many jobs": (["smoke", "--jobs", "1001"], ["--jobs is 1001", "to 1000"]),
     "retries": (["smoke", "--retries", "-1"], ["--retries"]),
     "part": (["table1", "--seeds-per-run", "0"], ["--seeds-per-run"]),
     "its own": (["table1", "--", "--frames", "9"], ["--frames", "behind --"]),
@@ -372,6 +375,14 @@ def test_wrong_command_gets_one_sentence(arguments, named, refused, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     refused(["sweep", *arguments], *named)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_of_options_that_no_training_takes_is_refused(capsys):
+    arguments = ["smoke", "--methods", "td3", "--dry-run", "--", "--discont", "3"]
+    assert cli.run(["sweep", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--discont" in said.err.splitlines()[-1]
 
 
 def test_requests_to_stop_are_counted_and_the_handlers_given_back():

@@ -207,6 +207,18 @@ def test_theory_does_not_write_into_a_file(tmp_path, refused):
     assert file.read_text() == "mine"
 
 
+def test_theory_does_not_write_among_other_files(tmp_path, refused):
+    page = tmp_path / "index.html"
+    page.write_text("mine")
+    refused(["theory", "linearity", "--out", str(tmp_path)], "not empty", "theory.json")
+    assert [*tmp_path.iterdir()] == [page]
+    assert page.read_text() == "mine"
+
+
+def test_theory_says_before_the_work_that_it_cannot_write(refused):
+    refused(["theory", "--out", "/proc/theory"], "/proc/theory cannot be written")
+
+
 def test_the_page_marks_what_does_not_hold_and_escapes_text():
     verdicts = (Verdict("L <= 1 & more", "3 < 4", holds=True), Verdict("b", "c", holds=False))
     page = page_text([Section("x", "T", ("a < b",), verdicts)], "fastr theory x")

@@ -1,5 +1,6 @@
 """Bounds on configuration values, with the sentence a user gets who oversteps them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastr.errors import UserError
@@ -9,6 +10,8 @@ DEEPEST = 100
 """Layers or blocks of a network, which are built one by one."""
 MOST_LEVELS = 10_000
 """Noise levels."""
+MOST_SEEDS = 1_000
+"""Most commands have a simulator for each, in a process of its own."""
 
 
 def option(name: str) -> str:
@@ -35,3 +38,18 @@ def require_even(config: Any, name: str) -> None:
     require(config, name, low=2)
     if getattr(config, name) % 2:
         raise UserError(f"{option(name)} is {getattr(config, name)}; it must be even.")
+
+
+def require_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
+    """Raise UserError unless these are one or more different seeds that every generator takes."""
+    if not seeds:
+        raise UserError(f"{option(name)} is empty; give at least one seed.")
+    if len(seeds) > MOST_SEEDS:
+        raise UserError(f"{option(name)} names {len(seeds):,}; it takes at most {MOST_SEEDS:,}.")
+    seen: set[int] = set()
+    for seed in seeds:
+        if not 0 <= seed <= LARGEST:
+            raise UserError(f"{option(name)} {seed}: a seed must be from 0 to {LARGEST}.")
+        if seed in seen:
+            raise UserError(f"{option(name)} names {seed} twice; each seed must be given once.")
+        seen.add(seed)

@@ -5,15 +5,16 @@ import io
 import os
 import re
 import sys
+import traceback
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar, get_args
-
-import tyro
 
 from fastr import runtime
 from fastr.errors import RunError, UserError, nearest
+from fastr.interrupts import STOPPED, end_at_once, raise_where_heard
 from fastr.names import Preset
 
 runtime.configure()
@@ -62,6 +63,9 @@ OTHERS = {
 Only the one that was asked for is imported: most bring in JAX, and a report or a sweep needs none.
 """
 
+TRAINING = {"train", "resume", "ablation", "transfer"}
+"""Commands that save when Ctrl-C comes, once they train; before, it ends them at once."""
+
 Options = TypeVar("Options")
 SEVERAL = {
     "--compare": "NAME TASK FILE, and more such threes",
@@ -77,12 +81,21 @@ LONGEST = 4_000
 def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
     try:
+        if name_in(sys.argv[1:]) in TRAINING:
+            end_at_once()
+        else:
+            raise_where_heard()
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has seen enough (`fastr train --help | head`); nothing is left to be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except KeyboardInterrupt:
+        # A second one need not wait for what is still tidied up.
+        end_at_once()
+        print("fastr: stopped.", file=sys.stderr)
+        code = STOPPED
     sys.exit(code)
 
 
@@ -118,13 +131,47 @@ def after_imports(arguments: list[str]) -> list[str]:
         module, *rest = arguments[1:] or [""]
         try:
             import_module(module)
-        except (ImportError, ValueError) as error:
-            raise UserError(
-                f"--import {module} failed ({error}); it takes the name of a Python module that is "
-                "installed, or lies in a directory on PYTHONPATH."
-            ) from None
+        except (Exception, SystemExit) as error:
+            raise UserError(import_failure(module, error)) from None
         arguments = rest
     return arguments
+
+
+def name_in(arguments: list[str]) -> str:
+    """The command's name, behind all --import MODULE."""
+    while arguments[:1] == ["--import"]:
+        arguments = arguments[2:]
+    return arguments[0] if arguments else ""
+
+
+def import_failure(module: str, error: BaseException) -> str:
+    """Why a module could not be imported, and where in it that is."""
+    reason = error.msg if isinstance(error, SyntaxError) else str(error)
+    said = " ".join(reason.split()).rstrip(".")
+    if isinstance(error, SystemExit):
+        said = f"it ended itself with sys.exit({said})"
+    elif not isinstance(error, ImportError | UserError):
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    if place := place_in_module(error):
+        return f"--import {module} failed in {place}: {said}."
+    return (
+        f"--import {module} failed ({said}); it takes the name of a Python module that is "
+        "installed, or lies in a directory on PYTHONPATH."
+    )
+
+
+def place_in_module(error: BaseException) -> str:
+    """File and line of the module's own code that failed, not of what it called; else nothing."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.filename}, line {error.lineno}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in (__file__, import_module.__code__.co_filename)
+        and not frame.filename.startswith("<frozen importlib")
+    ]
+    own = [f for f in frames if Path(f.filename).is_relative_to(Path(frames[0].filename).parent)]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
@@ -209,6 +256,8 @@ def parsed(
     name: str, kind: type[Options], arguments: list[str], default: Options | None = None
 ) -> Options:
     """Options from arguments; what the parser has to say comes as one sentence."""
+    import tyro
+
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

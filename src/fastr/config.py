@@ -9,14 +9,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fastr import anatomy
-from fastr.checks import option, require
+from fastr.checks import option, require, require_seeds
 from fastr.errors import UserError
 from fastr.methods import METHODS, OWN, RANDOM_FRAMES, AgentConfig, named, quick
 from fastr.names import Preset
 from fastr.representations.tree import TreeConfig
-
-MOST_SEEDS = 1_000
-"""Each has a simulator in a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +67,9 @@ class TrainConfig:
                     f"{option(name)} is {getattr(self, name)}; it must be a multiple of "
                     f"--frame-skip {self.frame_skip}."
                 )
-        self._check_seeds()
+        require_seeds(self.seeds)
         if self.source and getattr(self.agent, "keep", "nothing") == "nothing":
             raise UserError(f"--source {self.source} without --keep: say what to take from it.")
-
-    def _check_seeds(self) -> None:
-        seeds = list(self.seeds)
-        if not seeds:
-            raise UserError("--seeds is empty; give at least one seed.")
-        if len(seeds) > MOST_SEEDS:
-            raise UserError(f"--seeds names {len(seeds):,}; at most {MOST_SEEDS:,} train together.")
-        if len(set(seeds)) < len(seeds):
-            raise UserError(f"--seeds {seeds} names a seed twice; each must be given once.")
-        if not all(0 <= seed < 2**31 for seed in seeds):
-            raise UserError(f"--seeds {seeds}: every seed must be from 0 to {2**31 - 1}.")
 
     @property
     def agent_steps(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from fastr.checks import require, require_seeds
 from fastr.errors import UserError
 from fastr.misfit.scatter import EXTRA_TASKS, FACTORED, JOINT, TABLE_TASKS
 from fastr.names import Method, Preset
@@ -97,16 +98,14 @@ class Grid:
     """Modules of one's own, which may register methods."""
 
     def __post_init__(self):
-        for name in ("tasks", "methods", "seeds"):
+        for name in ("tasks", "methods"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise UserError(f"--{name} must name at least one, and each only once.")
-        if not all(0 <= seed < 2**31 for seed in self.seeds):
-            raise UserError(f"--seeds: every seed must be from 0 to {2**31 - 1}.")
-        if self.frames < 1:
-            raise UserError(f"--frames is {self.frames}; it must be at least 1.")
-        if self.seeds_per_run is not None and self.seeds_per_run < 1:
-            raise UserError(f"--seeds-per-run is {self.seeds_per_run}; it must be at least 1.")
+        require_seeds(self.seeds)
+        require(self, "frames", low=1)
+        if self.seeds_per_run is not None:
+            require(self, "seeds_per_run", low=1)
 
     @property
     def parts(self) -> list[tuple[int, ...]]:

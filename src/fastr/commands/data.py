@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from fastr.checks import require_seeds
 from fastr.commands.show import Flag, print_json, print_table
 from fastr.errors import UserError
 from fastr.misfit.config import MisfitConfig
@@ -98,6 +99,8 @@ class Collect:
         """Play or copy."""
         if self.transitions is not None and self.transitions < 1:
             raise UserError(f"--transitions is {self.transitions}; it must be at least 1.")
+        if self.seeds:
+            require_seeds(self.seeds)
         refuse_used(self.out)
         # The name of a task has a slash only behind a colon: gym:Adroit/Door-v1.
         is_path = "/" in self.source.partition(":")[0] or Path(self.source).exists()

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fastr.checks import require, require_seeds
 from fastr.commands.show import Flag, Run, print_json, print_table
 from fastr.config import from_json
 from fastr.envs import require_imported
 from fastr.errors import RunError, UserError
 from fastr.runs import RunDirectory
 from fastr.trained import Trained
+
+MOST_EPISODES = 100_000
+"""Of one evaluation and seed."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,7 @@ class Eval:
         """Play the episodes in worker processes."""
         from fastr.play import greedy_returns, unseen_episodes
 
-        if self.episodes < 1:
-            raise UserError(f"--episodes is {self.episodes}; it must be at least 1.")
+        require(self, "episodes", low=1, high=MOST_EPISODES)
         trained = opened(self.run_directory)
         config, frames = trained.config, trained.frames
         episodes = unseen_episodes(trained, self.episodes)
@@ -97,8 +100,8 @@ class Play:
         """The policies to show, if they can be."""
         from fastr.play import check_overlay, check_picture
 
-        if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"--seeds {list(self.seeds)} names a seed twice.")
+        if self.seeds:
+            require_seeds(self.seeds)
         chosen = [trained.with_seed(seed) for seed in self.seeds]
         policies = chosen or trained.every_seed()
         check_picture(len(policies), (self.height, self.width), self.overlay)

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+from fastr.checks import require
 from fastr.commands.show import Flag, mib, print_json, print_table
 from fastr.config import TrainConfig
-from fastr.errors import UserError
+
+MOST_UPDATES, MOST_REPEATS = 1_000_000, 10_000
+"""Of one measurement: days of it tell no more than minutes."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Bench:
         from fastr.bench import bench
         from fastr.envs import spec
 
-        if min(self.updates, self.repeats) < 1:
-            raise UserError("--updates and --repeats must be at least 1.")
+        require(self, "updates", low=1, high=MOST_UPDATES)
+        require(self, "repeats", low=1, high=MOST_REPEATS)
         sizes = spec(self.config.task, self.config.frame_skip)
         result = bench(self.config, sizes, updates=self.updates, repeats=self.repeats)
         if self.json:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from fastr.checks import require_seeds
 from fastr.commands.show import Flag, print_json, print_table, write_csv
 from fastr.commands.training import check_possible, finished_rows
 from fastr.config import METHODS, TrainConfig, grounded, on_this_device, preset
@@ -19,6 +20,8 @@ from fastr.representations.ranking import RankingConfig
 from fastr.runs import write_errors
 
 Task = Annotated[str, tyro.conf.Positional]
+LARGEST_BATCH = 2**14
+"""Of a coverage, which scores all pairs of a batch in float64: 2 GiB for each noise level."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +154,12 @@ class Coverage:
 
         from fastr.coverage import measure, random_rows, standardised
 
+        require_seeds((self.seed,), "seed")
         configs = {method: self.representation(method) for method in self.methods}
         if not self.batch_sizes or min(self.batch_sizes) < 2:
             raise UserError("--batch-sizes must name sizes of at least 2: one has no negatives.")
+        if (largest := max(self.batch_sizes)) > LARGEST_BATCH:
+            raise UserError(f"--batch-sizes {largest} is too large; at most {LARGEST_BATCH:,}.")
         if self.out:
             # Before the work, not after it.
             with write_errors(self.out):

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 
 import tyro
 
+from fastr.checks import require
 from fastr.commands.plan import Plan
 from fastr.commands.show import Flag, print_json, print_table
 from fastr.errors import UserError
@@ -24,6 +25,7 @@ from fastr.experiments import (
     importing,
     refuse_same_place,
 )
+from fastr.interrupts import STOPPED
 from fastr.names import Method, Preset
 from fastr.runs import locked, write_errors
 from fastr.sweep import state
@@ -36,10 +38,10 @@ from fastr.sweep.view import View, counted, summarized
 
 OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--keep", "--json")
 """Options of `fastr train` that a sweep sets itself."""
+MOST_JOBS = 1_000
+"""On each device, each a process of its own."""
 INTERNAL = ".sweep"
 """Folder in the sweep's directory for its lock and, on a cluster, the request to stop."""
-STOPPED = 130
-"""Exit code after Ctrl-C, as of shells."""
 
 
 @dataclass(frozen=True)
@@ -96,27 +98,21 @@ class Sweep:
 
     def run(self) -> int:
         """All units, or what they would be."""
-        if self.retries < 0:
-            raise UserError(f"--retries is {self.retries}; it must be at least 0.")
-        if self.jobs is not None and self.jobs < 1:
-            raise UserError(f"--jobs is {self.jobs}; it must be at least 1.")
+        require(self, "retries", low=0)
+        if self.jobs is not None:
+            require(self, "jobs", low=1, high=MOST_JOBS)
         grid = self.grid()
         units = EXPERIMENTS[self.name].units(grid)
         refuse_same_place(units)
-        if self.dry_run:
-            return self.plan(grid, units)
         if self.options or grid.frames % 2:
             check_options(grid)
+        if self.dry_run:
+            return self.plan(grid, units)
         internal = grid.out / INTERNAL
         with write_errors(internal):
             internal.mkdir(parents=True, exist_ok=True)
-        try:
-            with locked(internal):
-                return self.work(grid, units)
-        except KeyboardInterrupt:
-            # Before the first run was started: from then on the request is obeyed, not raised.
-            print("fastr: stopped.", file=sys.stderr)
-            return STOPPED
+        with locked(internal):
+            return self.work(grid, units)
 
     def grid(self) -> Grid:
         """The experiment's grid with what was asked for instead."""

@@ -11,13 +11,16 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from fastr.checks import require_seeds
 from fastr.commands.show import Flag, print_json, print_table
 from fastr.errors import UserError, nearest
+from fastr.runs import write_errors
 
 if TYPE_CHECKING:
     from fastr.theory.report import Section
 
 NAMES = ("linearity", "ratio", "certificates", "separation", "exploration")
+RESULTS = "theory.json"
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,18 @@ class Theory:
     def run(self) -> int:
         """Run the parts one after the other, then write the page."""
         self.check()
+        # Before the work, not after it.
+        with write_errors(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
         sections = self.measured()
         from fastr.theory.page import write_page
 
-        page = write_page(sections, self.command, self.out)
-        result = {"page": str(page), "command": self.command}
-        parts = [asdict(section) for section in sections]
-        text = json.dumps(result | {"sections": parts}, indent=1)
-        (self.out / "theory.json").write_text(text, encoding="utf-8")
+        with write_errors(self.out):
+            page = write_page(sections, self.command, self.out)
+            result = {"page": str(page), "command": self.command}
+            parts = [asdict(section) for section in sections]
+            text = json.dumps(result | {"sections": parts}, indent=1)
+            (self.out / RESULTS).write_text(text, encoding="utf-8")
         if self.json:
             return print_json(result | {"sections": parts})
         for section in sections:
@@ -74,11 +81,17 @@ class Theory:
                     f"{name} is not a part of the theory.{nearest(name, NAMES)} "
                     f"The parts are {', '.join(NAMES)}."
                 )
-        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise UserError("--seeds takes one or more different whole numbers from 0 on.")
+        require_seeds(self.seeds)
         taken = next((p for p in (self.out, *self.out.parents) if p.exists()), None)
         if taken is not None and not taken.is_dir():
             raise UserError(f"--out {self.out} is not possible: {taken} is a file.")
+        with write_errors(self.out):
+            used = self.out.is_dir() and any(self.out.iterdir())
+            if used and not (self.out / RESULTS).exists():
+                raise UserError(
+                    f"{self.out} is not empty and holds no {RESULTS}, so it is not this command's; "
+                    "choose another --out."
+                )
 
     def measured(self) -> list["Section"]:
         """The chosen parts' sections, with a bar on a terminal and lines elsewhere."""

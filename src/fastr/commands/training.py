@@ -164,11 +164,13 @@ def train_and_draw(
 
 
 def draw(config: TrainConfig, writer: RunWriter) -> None:
-    """The learning curve, as a picture and as numbers."""
+    """The learning curve, as a picture and as numbers, once there is one."""
     from fastr.plots import learning_curve
     from fastr.summary import curve_csv
 
     rows, title = writer.rows(), f"{config.task}, {config.method}"
+    if not evaluated(rows, config):
+        return
     with write_errors(writer.path / "curve.png"):
         learning_curve(rows, config.seeds, title, writer.path / "curve.png")
         (writer.path / "curve.csv").write_text(curve_csv(rows, config.seeds))
@@ -190,11 +192,15 @@ def train_to_the_end(
         "finished": ended(config, writer),
         **summary(measured, config.seeds),
     }
+    count = evaluated(measured, config)
     if not result["finished"]:
-        print(f"fastr: stopped; go on with `{going_on(config, writer.path)}`.", file=sys.stderr)
+        when = "" if count else " before the first evaluation"
+        said = f"fastr: stopped{when}; go on with `{going_on(config, writer.path)}`."
+        print(said, file=sys.stderr)
     if options.json:
         return print_json(result)
-    count = min(len(evaluations(measured, seed)) for seed in config.seeds)
+    if not count:
+        return 0
     columns = ("seed", "frames", "last evaluation", averaged(count))
     rows = [
         (e["seed"], e["frames"], e["last_evaluation_return"], e["last_10_evaluations_return"])
@@ -206,6 +212,11 @@ def train_to_the_end(
     print(f"run directory   {writer.path}")
     print(f"learning curve  {writer.path / 'curve.png'}")
     return 0
+
+
+def evaluated(rows: list[dict[str, Any]], config: TrainConfig) -> int:
+    """Evaluations that every seed has had."""
+    return min(len(evaluations(rows, seed)) for seed in config.seeds)
 
 
 def going_on(config: TrainConfig, path: Path) -> str:

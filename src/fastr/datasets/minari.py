@@ -4,6 +4,7 @@ Written with h5py alone, so that nothing of Minari needs to be installed; a test
 written here with Minari itself, and reads here what Minari writes.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -260,6 +261,7 @@ class MinariWriter:
         self.episodes = self.steps = 0
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"{path} exists and is not empty; choose another --out.")
+        self._made = [folder for folder in (path / "data", path) if not folder.exists()]
         try:
             (path / "data").mkdir(parents=True, exist_ok=True)
             self._file = h5py.File(path / "data" / DATA, "w", track_order=True)
@@ -305,6 +307,14 @@ class MinariWriter:
         }
         (self.path / "data" / METADATA).write_text(json.dumps(metadata, indent=1))
 
+    def discard(self) -> None:
+        """Leave nothing: half a dataset cannot be read, and would be in the way of a whole one."""
+        self._file.close()
+        (self.path / "data" / DATA).unlink(missing_ok=True)
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
     def __enter__(self) -> "MinariWriter":
         return self
 
@@ -312,7 +322,7 @@ class MinariWriter:
         if kind is None:
             self.close()
         else:
-            self._file.close()
+            self.discard()
 
 
 def dataset_id(path: Path) -> str:

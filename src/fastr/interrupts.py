@@ -1,0 +1,51 @@
+"""Ctrl-C: heard once and for all, whatever the process is at when it comes."""
+
+import signal
+import time
+from types import FrameType
+
+STOPPED = 130
+"""Exit code after Ctrl-C, as of shells."""
+AGAIN_SECONDS = 0.05
+LONGEST_SECONDS = 5.0
+"""An import that takes longer is interrupted all the same."""
+
+
+def end_at_once() -> None:
+    """From now on Ctrl-C ends the process, unless it was started to be deaf to it (nohup)."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def raise_where_heard() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, but only where nobody swallows it.
+
+    Imports of compiled modules turn it into other errors or pass it over, and JAX's callback on
+    garbage collection prints and forgets it. There it is put off for a moment, in which a second
+    Ctrl-C ends the process at once.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        return
+    heard: list[float] = []
+
+    def interrupted(_: int, frame: FrameType | None) -> None:
+        heard.append(time.monotonic())
+        if not swallowed(frame) or heard[-1] - heard[0] > LONGEST_SECONDS:
+            raise KeyboardInterrupt
+        end_at_once()
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, interrupted)
+
+
+def swallowed(frame: FrameType | None) -> bool:
+    """Whether an exception raised here may never arrive."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib"):
+            return True
+        if code.co_name in ("_xla_gc_callback", "__del__"):
+            return True
+        frame = frame.f_back
+    return False
