@@ -145,7 +145,8 @@ def test_a_module_that_fails_is_named_with_its_line(text, said, refused, tmp_pat
 
 
 INTERRUPTED = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may run deaf, under nohup
 from importlib import import_module
 import fastr.cli
 fastr.cli.run = lambda _: (import_module("interrupting"), time.sleep(20))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastr.arrays import inherited
+from fastr.arrays import heritage, inherited
 from fastr.cli import run
 from fastr.commands.training import begun
 from fastr.config import from_json, preset, to_json
@@ -117,7 +117,7 @@ def test_a_shift_that_is_none_changes_nothing(source, tmp_path):
 )
 def test_what_cannot_be_inherited_is_one_sentence(source, changes, said):
     with pytest.raises(UserError, match=said) as error:
-        inheriting(heir(source, **changes))
+        heritage(heir(source, **changes))
     assert "\n" not in str(error.value)
 
 
@@ -145,13 +145,13 @@ def test_an_encoder_that_would_see_other_units_is_refused(source):
     config = heir(source)
     config = replace(config, agent=replace(config.agent, normalize_observations=False))
     with pytest.raises(UserError, match="--normalize-observations True, this run has False"):
-        inheriting(config)
+        heritage(config)
 
 
 def test_what_is_not_kept_may_differ(source):
     config = heir(source)
     form = replace(config.agent.representation, noise_levels=3, reward_weight=0.5, head_dim=4)
-    inheriting(replace(config, agent=replace(config.agent, representation=form)))
+    heritage(replace(config, agent=replace(config.agent, representation=form)))
 
 
 def test_another_body_is_one_sentence(source):

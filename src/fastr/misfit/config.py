@@ -4,8 +4,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fastr.checks import DEEPEST, MOST_LEVELS, require
-from fastr.errors import UserError
+from fastr.checks import DEEPEST, MOST_LEVELS, require, require_seeds
 from fastr.misfit.splits import SplitBy
 from fastr.names import Preset
 from fastr.representations.cp import CPConfig
@@ -94,10 +93,7 @@ class MisfitConfig:
         require(self, "split_seed", low=0)
         if self.limit is not None:
             require(self, "limit", low=1)
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"--seeds {list(self.seeds)}: give at least one, and each once.")
-        if not all(0 <= seed < 2**31 for seed in self.seeds):
-            raise UserError(f"--seeds {list(self.seeds)}: each must be from 0 to {2**31 - 1}.")
+        require_seeds(self.seeds)
 
 
 def preset(name: Preset) -> MisfitConfig:
