@@ -14,7 +14,7 @@ from fastr.representations.block import BlockConfig
 from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig
 from fastr.representations.low_rank import LowRankConfig
-from fastr.representations.ranking import FactorEncoder, against, block_products
+from fastr.representations.ranking import FactorEncoder, InnerProduct, block_products
 from fastr.representations.tree import ProductEncoder, TreeConfig, matched_width
 from fastr.representations.tucker import TuckerConfig
 from fastr.spec import EnvSpec
@@ -65,7 +65,7 @@ def test_block_products_are_the_sum_over_blocks(size):
             part = slice(b * size, (b + 1) * size)
             cores[c, part, part] = entries[c].reshape(-1, size, size)[b]
     anchors = jax.vmap(lambda x, y: block_products(x, y, size))(single(states), single(actions))
-    found = against(anchors)(single(entries))
+    found = InnerProduct(anchors)(single(entries)[None])[:, 0]
     np.testing.assert_allclose(found, trilinear(states, actions, cores), rtol=1e-4, atol=1e-5)
 
 
@@ -74,8 +74,8 @@ def test_a_superdiagonal_tucker_core_is_cp():
     diagonal = factors(CANDIDATES, 4, 2)
     cores = np.stack([np.diag(m).ravel() for m in diagonal])
     products = jax.vmap(lambda x, y: block_products(x, y, 4))(single(states), single(actions))
-    tucker = against(products)(single(cores))
-    cp = against(single(states * actions))(single(diagonal))
+    tucker = InnerProduct(products)(single(cores)[None])
+    cp = InnerProduct(single(states * actions))(single(diagonal)[None])
     np.testing.assert_allclose(tucker, cp, rtol=1e-5, atol=1e-5)
 
 
@@ -101,7 +101,7 @@ def test_low_rank_is_its_sum_over_indices(low_rank, rank):
         for left, right in zip(thin[:rank], thin[rank:], strict=True):
             core = core + np.outer(left, right)
         cores.append(core)
-    found = low_rank(rank).score(single(states), single(actions))(single(parts))
+    found = low_rank(rank).score(single(states), single(actions))(single(parts)[None])[:, 0]
     np.testing.assert_allclose(found, trilinear(states, actions, cores), rtol=1e-4, atol=1e-5)
 
 
@@ -112,7 +112,7 @@ def test_full_rank_with_the_right_factors_is_tucker(low_rank):
     parts = np.stack(
         [np.concatenate([np.zeros(4), np.eye(4).ravel(), core.ravel()]) for core in cores]
     )
-    found = low_rank(4).score(single(states), single(actions))(single(parts))
+    found = low_rank(4).score(single(states), single(actions))(single(parts)[None])[:, 0]
     np.testing.assert_allclose(found, trilinear(states, actions, cores), rtol=1e-4, atol=1e-5)
 
 
@@ -137,7 +137,7 @@ def test_the_l2_score_has_the_scale_of_the_diagonal(spec):
     net = LowRankConfig(feature_dim=4, rank=2, **SIZES).init(spec, KEY)
     states, actions = single(factors(ANCHORS, 4, 0)), single(factors(ANCHORS, 4, 1))
     parts = single(factors(CANDIDATES, 20, 2))
-    found, scaled = (net.score(factor * states, actions)(parts) for factor in (1.0, 5.0))
+    found, scaled = (net.score(factor * states, actions)(parts[None]) for factor in (1.0, 5.0))
     np.testing.assert_allclose(scaled, found, rtol=1e-4, atol=1e-5)
 
 

@@ -12,7 +12,13 @@ import pytest
 from fastr.optim import Adam, Trainable
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
-from fastr.representations.ranking import Contrast, against, centre, positives, ranking_loss
+from fastr.representations.ranking import (
+    Contrast,
+    InnerProduct,
+    contrasted,
+    positives,
+    ranking_loss,
+)
 from fastr.representations.schedule import perturb, vp_signal
 from fastr.spec import EnvSpec
 
@@ -154,7 +160,7 @@ def evaluate(representation):
     @jax.jit
     def compiled(net, batch, noise, key):
         features = jax.vmap(net.feature)(batch.state, batch.action)
-        logits = net.contrast.logits(against(features), perturb(batch.next_state, noise))
+        logits = net.contrast.logits(InnerProduct(features), perturb(batch.next_state, noise))
         return features, logits, *net.loss(batch, key)
 
     return lambda batch, noise: compiled(representation, batch, noise, KEY)
@@ -192,8 +198,8 @@ def test_logits_are_the_equations(representation, evaluated, exact_batch, noise)
     expected = np_logits(representation, exact_batch, np.asarray(noise, np.float64))
     assert np.ptp(expected) > 0.3
     # Up to a constant per anchor and level, which no softmax sees.
-    expected = expected - np.mean(expected, axis=-1, keepdims=True)
-    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=2e-5)
+    found, expected = (x - np.mean(x, axis=-1, keepdims=True) for x in (logits, expected))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
 
 
 def test_loss_is_the_equations(representation, evaluated, exact_batch, noise):
@@ -300,7 +306,7 @@ def test_identical_next_states_under_identical_noise_cannot_be_ranked(evaluate, 
     state = jnp.asarray(np.tile(generator.normal(size=3), (BATCH, 1)), jnp.float32)
     noise = jnp.asarray(np.tile(generator.normal(size=(LEVELS, 1, 3)), (1, BATCH, 1)), jnp.float32)
     _, logits, _, _ = evaluate(replace(batch, next_state=state), noise)
-    np.testing.assert_allclose(logits, 0.0, atol=1e-5)
+    np.testing.assert_allclose(np.ptp(logits, axis=-1), 0.0, atol=1e-5)
     assert float(compiled_ranking_loss(logits)) == pytest.approx(math.log(BATCH), rel=1e-6)
 
 
@@ -368,42 +374,45 @@ def test_bfloat16_scores_are_float32_near_the_exact_ones(spec, cp_config, make_w
     features = features / jnp.linalg.norm(features, axis=-1, keepdims=True)
     states = jnp.stack([batch.next_state] * 3)
     scores = [
-        jax.jit(lambda net: net.logits(against(features), states))(net) for net in (exact, low)
+        jax.jit(lambda net: net.logits(InnerProduct(features), states))(net) for net in (exact, low)
     ]
     assert scores[1].dtype == jnp.float32
     assert np.any(np.asarray(scores[0]) != np.asarray(scores[1]))
     np.testing.assert_allclose(scores[1], scores[0], atol=0.05 * np.abs(scores[0]).max())
 
 
-def test_centred_candidates_differ_as_before():
-    candidates = jnp.asarray(np.random.default_rng(0).normal(3.0, 1.0, (2, 5, 4)), jnp.float32)
-    centred = np.asarray(centre(candidates, 3))
-    np.testing.assert_allclose(centred[..., :3].mean(axis=1), 0.0, atol=1e-6)
-    np.testing.assert_array_equal(centred[..., 3], candidates[..., 3])
-    differences = [np.asarray(rows) - np.asarray(rows)[:, :1] for rows in (centred, candidates)]
-    np.testing.assert_allclose(*differences, atol=1e-6)
+def test_what_the_loss_cannot_see_has_no_gradient():
+    """All anchors equal, all candidates equal: every softmax is uniform, every gradient zero.
 
-
-def test_only_centred_candidates_push_nothing_along_what_they_share():
-    """A coordinate that all candidates have in common changes no loss, so its gradient is zero.
-
-    A row of softmax - own sums to zero, but not when rounded to bfloat16: uncentred, the anchors
-    are pushed along the common coordinate.
+    But not when rounded to bfloat16, in which -511/512 is -1 and a row of softmax - own does not
+    sum to zero: in a plain product, both are pushed along what they share.
     """
-    generator = np.random.default_rng(0)
-    anchors = jnp.asarray(generator.normal(size=(100, 8)) * 0.01, jnp.bfloat16)
-    rows = np.concatenate([np.full((100, 1), 64.0), generator.normal(size=(100, 7))], axis=1)
-    candidates = jnp.asarray(rows[None], jnp.bfloat16)
+    anchors, candidates = jnp.ones((512, 4)), jnp.ones((1, 512, 4), jnp.bfloat16)
 
-    def push(candidates):
-        def loss(anchors):
-            return ranking_loss(against(anchors)(candidates[0]).reshape(100, 1, 100))
+    def plain(anchors, candidates):
+        return (anchors.astype(jnp.bfloat16) @ candidates[0].T)[:, None].astype(jnp.float32)
 
-        gradient = np.abs(np.asarray(jax.grad(loss)(anchors), np.float64)).mean(axis=0)
-        return gradient[0] / gradient[1:].mean()
+    def pushes(score):
+        gradient = jax.grad(lambda *both: ranking_loss(score(*both)), argnums=(0, 1))
+        return [float(jnp.max(jnp.abs(g))) for g in gradient(anchors, candidates)]
 
-    assert push(candidates) > 0.05
-    assert push(centre(candidates, 8)) == 0.0
+    assert min(pushes(plain)) > 1e-6
+    assert pushes(contrasted) == [0.0, 0.0]
+
+
+def test_gradients_of_contrasted_products_are_those_of_plain_ones():
+    """In float32, where rows of softmax - own do sum to zero."""
+    generator = np.random.default_rng(1)
+    anchors = jnp.asarray(generator.normal(size=(6, 5)), jnp.float32)
+    candidates = jnp.asarray(generator.normal(1.0, 1.0, size=(3, 6, 5)), jnp.float32)
+
+    def gradients(score):
+        loss = lambda anchors, candidates: ranking_loss(score(anchors, candidates))  # noqa: E731
+        return jax.grad(loss, argnums=(0, 1))(anchors, candidates)
+
+    plain = gradients(lambda a, c: jnp.einsum("ad,lcd->alc", a, c))
+    for found, expected in zip(gradients(contrasted), plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
 
 
 # At these depths and sizes each gradient is a sum of hundreds of products of numbers rounded to 8
@@ -479,7 +488,7 @@ def test_the_optimum_is_the_log_ratio_of_a_finite_process(config, make_weights):
     candidates = jnp.eye(3)[following][None]
 
     def logits(net):
-        return net.contrast.logits(against(jax.vmap(net.feature)(states, actions)), candidates)
+        return net.contrast.logits(InnerProduct(jax.vmap(net.feature)(states, actions)), candidates)
 
     def loss(net):
         value = ranking_loss(logits(net))

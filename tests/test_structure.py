@@ -54,8 +54,8 @@ def test_one_anchor_moves_the_core_in_one_direction(spec, make_batch):
     net, batch = TUCKER.init(spec, KEY), make_batch(spec, 5, seed=0)
     score = net.scored(batch).score
     cores = net.contrast.candidates(jnp.broadcast_to(batch.next_state, (1, 5, spec.state_dim)))
-    loss = lambda cores: -jax.nn.log_softmax(score(cores)[0])[0]  # noqa: E731
-    gradient = np.asarray(jax.grad(loss)(cores), np.float64)
+    loss = lambda cores: -jax.nn.log_softmax(score(cores)[0, 0])[0]  # noqa: E731
+    gradient = np.asarray(jax.grad(loss)(cores)[0], np.float64)
     values = np.linalg.svd(gradient, compute_uv=False)
     assert values[1] < 1e-5 * values[0]
 

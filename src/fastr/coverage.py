@@ -80,16 +80,16 @@ def core_gradient(
     noise = jax.random.normal(key, (contrast.config.noise_levels, *batch.next_state.shape))
     states = perturb(batch.next_state, noise)
     levels = jnp.asarray([0, states.shape[0] - 1])
-    score, size = net.scored(batch).score, batch.reward.shape[0]
-    candidates = contrast.candidates(states).reshape(*states.shape[:2], -1)[levels]
+    score = net.scored(batch).score
 
-    def loss(candidates: Float[Array, "candidate dim"]) -> Float[Array, ""]:
-        logits = score(candidates).reshape(size, 2, size)
+    def loss(candidates: Float[Array, "2 candidate dim"]) -> Float[Array, ""]:
+        logits = score(candidates)
         if contrast.log_temperature is not None:
             logits = logits * jnp.exp(-contrast.log_temperature[levels])[None, :, None]
         return ranking_loss(logits)
 
-    return jax.grad(loss)(candidates.reshape(2 * size, -1))
+    gradient = jax.grad(loss)(contrast.candidates(states)[levels])
+    return gradient.reshape(-1, gradient.shape[-1])
 
 
 def ranks(matrix: Float64[np.ndarray, "row column"]) -> tuple[int, int]:

@@ -1,14 +1,16 @@
 """The networks all methods are built from.
 
 Modules take one example; batches come from `jax.vmap`. Matrix products are in the precision of the
-input, whatever that of the parameters. Sums over a batch are in float32, forward and backward: over
-the 12,800 rows of a contrastive batch a sum in bfloat16 is mostly rounding, and under the ranking
-loss the gradients of biases nearly cancel. Every leaf is an array. Kernels and biases start uniform
-in +-1/sqrt(fan_in).
+input, whatever that of the parameters. Only the last layers of actors, critics and reward heads,
+whose outputs are compared and bootstrapped, are always in float32. Sums over a batch are in
+float32, forward and backward: over the 12,800 rows of a contrastive batch a sum in bfloat16 is
+mostly rounding, and under the ranking loss the gradients of biases nearly cancel. Every leaf is an
+array. Kernels and biases start uniform in +-1/sqrt(fan_in).
 """
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import equinox as eqx
@@ -20,9 +22,14 @@ LAYER_NORM_EPSILON = 1e-6
 TIME_DIM = 128
 
 
+def wide_dtype(x: Array) -> jnp.dtype:
+    """The precision of sums of such numbers: float32, or their own where that is higher."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
 def widen(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """x in float32, or in its own precision where that is higher."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    """x in the precision of its sums."""
+    return x.astype(wide_dtype(x))
 
 
 def mish_gate(x: Float[Array, "*any"]) -> tuple[Float[Array, "*any"], Float[Array, "*any"]]:
@@ -34,6 +41,15 @@ def mish_gate(x: Float[Array, "*any"]) -> tuple[Float[Array, "*any"], Float[Arra
     product = u * (u + 2.0)
     reciprocal = 1.0 / (product + 2.0)
     return product * reciprocal, 4.0 * u * (u + 1.0) * reciprocal * reciprocal
+
+
+def recalled(residuals: tuple) -> tuple:
+    """What a backward pass starts from: the large array first, then parameters.
+
+    The barrier keeps the compiler from storing what forward and backward have in common.
+    """
+    x, *parameters = residuals
+    return (jax.lax.optimization_barrier(x), *parameters)
 
 
 @jax.custom_vjp
@@ -53,8 +69,7 @@ def _mish_forward(x: Array, bias: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _mish_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    # The barrier keeps the compiler from storing what forward and backward have in common.
-    x, bias = jax.lax.optimization_barrier(residuals)
+    x, bias = recalled(residuals)
     z = widen(x) + widen(bias)
     gate, slope = mish_gate(z)
     # And here from summing the bias's gradient over a copy in float32.
@@ -65,34 +80,95 @@ def _mish_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Ar
 mish.defvjp(_mish_forward, _mish_backward)
 
 
-def centred(x: Float[Array, " hidden"]) -> tuple[Float[Array, " hidden"], Float[Array, ""]]:
-    """One vector less its mean, and the reciprocal of its standard deviation, in float32."""
-    wide = widen(x)
+def centred(
+    x: Float[Array, " hidden"], bias: Float[Array, " hidden"] | None
+) -> tuple[Float[Array, " hidden"], Float[Array, ""]]:
+    """x + bias less its mean, and the reciprocal of its standard deviation, in float32."""
+    wide = widen(x) if bias is None else widen(x) + widen(bias)
     shifted = wide - jnp.mean(wide)
     return shifted, jax.lax.rsqrt(jnp.mean(jnp.square(shifted)) + LAYER_NORM_EPSILON)
 
 
 @jax.custom_vjp
-def standardize(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
-    """One vector scaled to mean 0 and variance 1; statistics in float32."""
-    shifted, scale = centred(x)
+def standardize(
+    x: Float[Array, " hidden"], bias: Float[Array, " hidden"] | None = None
+) -> Float[Array, " hidden"]:
+    """x + bias scaled to mean 0 and variance 1; statistics in float32.
+
+    The bias of the layer before comes in here for the same reason as in `mish`.
+    """
+    shifted, scale = centred(x, bias)
     return (shifted * scale).astype(x.dtype)
 
 
-def _standardize_forward(x: Array) -> tuple[Array, Array]:
-    return standardize(x), x
+def _standardize_forward(x: Array, bias: Array | None) -> tuple[Array, tuple[Array, Array | None]]:
+    return standardize(x, bias), (x, bias)
 
 
-def _standardize_backward(x: Array, cotangent: Array) -> tuple[Array]:
+def _standardize_backward(
+    residuals: tuple[Array, Array | None], cotangent: Array
+) -> tuple[Array, Array | None]:
     # From the input alone: the statistics cost less to compute again than to keep.
-    shifted, scale = centred(jax.lax.optimization_barrier(x))
-    unit = shifted * scale
-    slope = widen(cotangent)
-    flat = slope - jnp.mean(slope)
-    return (((flat - unit * jnp.mean(flat * unit)) * scale).astype(x.dtype),)
+    x, bias = recalled(residuals)
+    shifted, scale = centred(x, bias)
+    return through_standardize(shifted * scale, scale, widen(cotangent), x, bias)
 
 
 standardize.defvjp(_standardize_forward, _standardize_backward)
+
+
+def through_standardize(
+    unit: Float[Array, " hidden"],
+    scale: Float[Array, ""],
+    slope: Float[Array, " hidden"],
+    x: Float[Array, " hidden"],
+    bias: Float[Array, " hidden"] | None,
+) -> tuple[Array, Array | None]:
+    """The gradients of x and bias where unit = (x + bias - mean) scale has this slope."""
+    flat = slope - jnp.mean(slope)
+    gradient = ((flat - unit * jnp.mean(flat * unit)) * scale).astype(x.dtype)
+    if bias is None:
+        return gradient, None
+    gradient = jax.lax.optimization_barrier(gradient)
+    return gradient, gradient.astype(bias.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def rescaled(
+    activation: Callable,
+    x: Float[Array, " hidden"],
+    bias: Float[Array, " hidden"] | None,
+    weight: Float[Array, " hidden"],
+    shift: Float[Array, " hidden"],
+) -> Float[Array, " hidden"]:
+    """x + bias scaled to mean 0 and variance 1, then by a weight, shifted and activated."""
+    shifted, scale = centred(x, bias)
+    return activation(shifted * scale * weight + shift).astype(x.dtype)
+
+
+def _rescaled_forward(
+    activation: Callable, *arguments: Array | None
+) -> tuple[Array, tuple[Array | None, ...]]:
+    return rescaled(activation, *arguments), arguments
+
+
+def _rescaled_backward(
+    activation: Callable,
+    residuals: tuple[Array, Array | None, Array, Array],
+    cotangent: Array,
+) -> tuple[Array | None, ...]:
+    x, bias, weight, shift = recalled(residuals)
+    shifted, scale = centred(x, bias)
+    unit = shifted * scale
+    slope = jax.vjp(activation, unit * weight + shift)[1](widen(cotangent))[0]
+    # Stored in the activations' precision before they are summed over a batch, as in `mish`.
+    of_shift = jax.lax.optimization_barrier(slope.astype(x.dtype))
+    of_weight = jax.lax.optimization_barrier((widen(of_shift) * unit).astype(x.dtype))
+    gradients = through_standardize(unit, scale, widen(of_shift) * weight, x, bias)
+    return *gradients, of_weight.astype(weight.dtype), of_shift.astype(shift.dtype)
+
+
+rescaled.defvjp(_rescaled_forward, _rescaled_backward)
 
 
 class Linear(eqx.Module):
@@ -137,7 +213,18 @@ class LayerNorm(eqx.Module):
 
     def __call__(self, x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
         """x scaled to mean 0 and variance 1, then scaled and shifted."""
-        return (widen(standardize(x)) * self.weight + self.bias).astype(x.dtype)
+        return rescaled(unchanged, x, None, self.weight, self.bias)
+
+    def after(
+        self, layer: Linear, x: Float[Array, " input"], activation: Callable
+    ) -> Float[Array, " hidden"]:
+        """The layer's image of x, normalised and activated."""
+        return rescaled(activation, layer.product(x), layer.bias, self.weight, self.bias)
+
+
+def unchanged(x: Array) -> Array:
+    """x itself."""
+    return x
 
 
 class MLP(eqx.Module):
@@ -164,11 +251,11 @@ class MLP(eqx.Module):
         self.activation = activation
 
     def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
-        """The last layer's output, without activation."""
+        """The last layer's output, in float32, without activation."""
         for layer, norm in zip(self.layers, self.norms, strict=False):
-            hidden = layer(x)
-            x = self.activation(hidden if norm is None else norm(hidden))
-        return self.layers[-1](x)
+            act = self.activation
+            x = act(layer(x)) if norm is None else norm.after(layer, x, act)
+        return self.layers[-1](widen(x))
 
 
 class ResidualBlock(eqx.Module):
@@ -308,12 +395,14 @@ class FourierHead(eqx.Module):
 
     def fourier(self, feature: Float[Array, " feature"]) -> Float[Array, " fourier"]:
         """Sines, then cosines, of the projected, normalised feature."""
-        return sines_and_cosines(self.projection(self.norm(feature)))
+        # Angles in float32: they may be large, and rounded to 8 bits they would jump.
+        angles = self.projection(widen(self.norm(feature)))
+        return sines_and_cosines(angles).astype(feature.dtype)
 
     def __call__(self, feature: Float[Array, " feature"]) -> Float[Array, ""]:
-        """The value of one feature."""
-        hidden = self.hidden_norm(self.hidden(self.fourier(feature)))
-        return self.outlet(jax.nn.elu(hidden))[0]
+        """The value of one feature, in float32."""
+        hidden = self.hidden_norm.after(self.hidden, self.fourier(feature), jax.nn.elu)
+        return self.outlet(widen(hidden))[0]
 
 
 class BilinearHead(eqx.Module):
@@ -332,7 +421,7 @@ class BilinearHead(eqx.Module):
 
     def __call__(self, feature: Float[Array, " feature"]) -> Float[Array, ""]:
         """The value of two factors, given end to end."""
-        first, second = jnp.split(feature, 2)
+        first, second = jnp.split(widen(feature), 2)
         return first @ self.weight @ second + self.residual(feature)
 
 

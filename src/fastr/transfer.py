@@ -48,7 +48,7 @@ def components(net: AbstractRepresentation, batch: Transition) -> dict[str, Floa
         found["action factor"] = jax.vmap(net.action_factor)(batch.action)
     if isinstance(net, Contrastive):
         clean = jnp.broadcast_to(batch.next_state, (1, *batch.next_state.shape))
-        found["next-state factor"] = net.contrast.candidates(clean)
+        found["next-state factor"] = net.contrast.candidates(clean)[0]
     return found
 
 

@@ -21,6 +21,7 @@ Axis names in shape annotations that mean the same everywhere (others are local 
     target     next-state features that the moment head predicts
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import equinox as eqx
@@ -50,3 +51,13 @@ class Transition(eqx.Module):
         ends = (spec.state_dim, spec.state_dim + spec.action_dim, spec.row_dim - 2)
         state, action, next_state, scalars = jnp.split(rows, ends, axis=-1)
         return cls(state, action, next_state, scalars[..., 0], scalars[..., 1])
+
+    def seen_in(self, precision: Precision) -> "Transition":
+        """With states as networks of this precision take them in."""
+        state, next_state = lowered(self.state, precision), lowered(self.next_state, precision)
+        return replace(self, state=state, next_state=next_state)
+
+
+def lowered(x: Float[Array, "*any"], precision: Precision) -> Float[Array, "*any"]:
+    """x as a network of this precision takes it in."""
+    return x.astype(jnp.bfloat16) if precision == "bfloat16" else x

@@ -22,8 +22,8 @@ def plain_critics(spec: EnvSpec, hidden: Sequence[int], *, key: PRNGKeyArray) ->
 def plain_q(
     critics: MLP, states: Float[Array, "batch state"], actions: Float[Array, "batch action"]
 ) -> Float[Array, "2 batch"]:
-    """Both critics at every state and action."""
-    pairs = jnp.concatenate([states, actions], axis=1)
+    """Both critics at every state and action, in the precision of the states."""
+    pairs = jnp.concatenate([states, actions.astype(states.dtype)], axis=1)
     return jax.vmap(lambda critic: jax.vmap(critic)(pairs)[:, 0])(critics)
 
 

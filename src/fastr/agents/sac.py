@@ -21,7 +21,7 @@ from fastr.checks import DEEPEST, require
 from fastr.networks import MLP
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
 from fastr.spec import EnvSpec
-from fastr.types import Arithmetic, Metrics, Transition
+from fastr.types import Metrics, Precision, Transition
 
 LOG_STD_BOUNDS = (-20.0, 2.0)
 """Of the Gaussian before tanh, as in the public code."""
@@ -51,8 +51,9 @@ class SACConfig:
     """Entropy coefficient alpha at the start (App. SAC; the public code starts at 1)."""
     normalize_observations: bool = False
     """Scale observations by running statistics (App. Shared Training Protocol)."""
-    precision: Arithmetic = "float32"
-    """Arithmetic of matrix products: float32, or tf32 (accelerators only)."""
+    precision: Precision = "float32"
+    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in hidden
+    layers with float32 parameters, sums and outputs."""
 
     def __post_init__(self):
         require(self, "batch_size", "hidden_dim", low=1)
@@ -64,7 +65,7 @@ class SACConfig:
 
     def accelerated(self) -> "SACConfig":
         """With the arithmetic that is fastest on an accelerator."""
-        return replace(self, precision="tf32")
+        return replace(self, precision="bfloat16")
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "SAC":
         """A fresh agent for this environment."""
@@ -148,6 +149,7 @@ class SAC(AbstractAgent):
     ) -> tuple["SAC", Float[Array, " batch"], Metrics]:
         """Critics, actor, temperature, target critics."""
         target_key, actor_key = jax.random.split(key)
+        batch = batch.seen_in(self.config.precision)
         with jax.named_scope("critic"):
             td_target = self.td_target(batch, target_key)
             values = plain_q(self.critics.net, batch.state, batch.action)

@@ -27,7 +27,7 @@ from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import Encoder, RankingConfig
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.types import Metrics, Precision, Transition, lowered
 
 RepresentationConfig = RankingConfig | DiffusionConfig
 """Any contrastive representation, a user's own among them, or Diff-SR's."""
@@ -91,7 +91,7 @@ class SpectralConfig:
     has learned; a fresh run keeps what it was initialised with."""
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> Precision:
         """Arithmetic of matrix products."""
         return self.representation.precision
 
@@ -190,13 +190,15 @@ class Spectral(AbstractAgent):
                 representation.net, batch, next_actions
             )
             td_target = self.td_target(batch, next_features)
+            features = lowered(features, self.config.precision)
             values = twin_q(self.critics.net, features)
             critics, fitted = self.critics.step(
                 lambda net: squared_error(twin_q(net, features), td_target)
             )
         with jax.named_scope("actor"):
+            states = lowered(batch.state, self.config.precision)
             actor, gained = self.actor.step(
-                lambda net: actor_loss(net, critics.net, source, batch.state, contexts)
+                lambda net: actor_loss(net, critics.net, source, states, contexts)
             )
         # After all that reads the targets: see Trainable.step.
         target, critics, actor = jax.lax.optimization_barrier((self.target, critics, actor))
@@ -239,7 +241,7 @@ class Spectral(AbstractAgent):
     ) -> Float[Array, "batch action"]:
         """The target actor's actions plus clipped noise (App. FaStR, Optimization)."""
         policy = DeterministicPolicy(self.target.actor, self.actor.layout)
-        actions = jax.vmap(policy)(states)
+        actions = jax.vmap(policy)(lowered(states, self.config.precision))
         return smoothed(actions, self.config.target_noise, self.config.target_noise_clip, key)
 
     def features(
@@ -271,7 +273,8 @@ class Spectral(AbstractAgent):
         Algorithm 1, line 4, sketches one Q and the online actor; the paper's text has twin critics
         and target smoothing.
         """
-        values = twin_q(self.critics.layout.unpack(self.target.critics), next_features)
+        critics = self.critics.layout.unpack(self.target.critics)
+        values = twin_q(critics, lowered(next_features, self.config.precision))
         return bootstrapped(batch, jnp.min(values, axis=0), self.config.discount)
 
     def networks(self) -> dict[str, PyTree]:
@@ -292,7 +295,9 @@ def actor_loss(
     """-mean Q(psi(s, pi(s))) over batch and twins (Algorithm 1, line 6).
 
     The paper's stop-gradient around phi_a(pi(s)) would leave the actor no gradient at all. It is
-    read as holding the encoders' parameters fixed; the gradient reaches pi through phi_a.
+    read as holding the encoders' parameters fixed; the gradient reaches pi through phi_a. Actor and
+    critics are in the precision of the states.
     """
     actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(states)
-    return mean_value_loss(twin_q(critics, jax.vmap(representation.combine)(contexts, actions)))
+    features = jax.vmap(representation.combine)(contexts, actions).astype(states.dtype)
+    return mean_value_loss(twin_q(critics, features))

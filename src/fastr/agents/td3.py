@@ -30,7 +30,7 @@ from fastr.checks import require
 from fastr.networks import MLP
 from fastr.optim import Adam, Parameters, Trainable, polyak
 from fastr.spec import EnvSpec
-from fastr.types import Arithmetic, Metrics, Transition
+from fastr.types import Metrics, Precision, Transition
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ class TD3Config:
     """Bound of the noise on target actions (App. FaStR, Optimization)."""
     normalize_observations: bool = True
     """Scale observations by running statistics, as FaStR does."""
-    precision: Arithmetic = "float32"
-    """Arithmetic of matrix products: float32, or tf32 (accelerators only)."""
+    precision: Precision = "float32"
+    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in hidden
+    layers with float32 parameters, sums and outputs."""
 
     def __post_init__(self):
         require(self, "batch_size", "hidden_dim", low=1)
@@ -68,7 +69,7 @@ class TD3Config:
 
     def accelerated(self) -> "TD3Config":
         """With the arithmetic that is fastest on an accelerator."""
-        return replace(self, precision="tf32")
+        return replace(self, precision="bfloat16")
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "TD3":
         """A fresh agent for this environment."""
@@ -107,6 +108,7 @@ class TD3(AbstractAgent):
         step: Int[Array, ""],  # noqa: ARG002  (every update is the same)
     ) -> tuple["TD3", Float[Array, " batch"], Metrics]:
         """Critics, actor, targets; the actor is not delayed, as in the spectral methods."""
+        batch = batch.seen_in(self.config.precision)
         with jax.named_scope("critic"):
             td_target = self.td_target(batch, key)
             values = plain_q(self.critics.net, batch.state, batch.action)

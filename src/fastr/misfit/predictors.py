@@ -17,7 +17,7 @@ from fastr.misfit.config import Kind, PredictorConfig
 from fastr.networks import Linear
 from fastr.representations.cp import CP
 from fastr.representations.joint import Joint
-from fastr.representations.ranking import against, ranking_loss, ranking_losses
+from fastr.representations.ranking import InnerProduct, ranking_loss, ranking_losses
 from fastr.representations.schedule import perturb
 from fastr.spec import EnvSpec
 from fastr.types import Metrics
@@ -132,7 +132,7 @@ class Predictor(eqx.Module):
         """Each transition's score with every perturbed next state of the batch, Eq. (nce)."""
         contrast = self.representation.contrast
         noise = jax.random.normal(key, (contrast.config.noise_levels, *batch.next_state.shape))
-        return contrast.logits(against(features), perturb(batch.next_state, noise))
+        return contrast.logits(InnerProduct(features), perturb(batch.next_state, noise))
 
     def moment_losses(
         self, features: Float[Array, "batch feature"], batch: Batch

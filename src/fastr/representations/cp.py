@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.representations.factored import Factored, Factors
-from fastr.representations.ranking import RankingConfig, Score, Scored, against
+from fastr.representations.ranking import InnerProduct, RankingConfig, Score, Scored
 from fastr.spec import EnvSpec
 from fastr.types import Transition
 
@@ -34,12 +34,16 @@ class CP(Factored):
         """The batch as anchors of the trilinear score, Eq. (cp)."""
         state_factors = jax.vmap(self.context)(batch.state)
         action_factors = jax.vmap(self.action_factor)(batch.action)
-        features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
         # psi has a scale gauge per coordinate that no loss pins: watch the factors' norms.
         norms = {
             "state_factor_norm": jnp.mean(jnp.linalg.norm(state_factors, axis=-1)),
             "action_factor_norm": jnp.mean(jnp.linalg.norm(action_factors, axis=-1)),
         }
+        # Here and now: left to the compiler, their sums slow down an optimiser's pass.
+        state_factors, action_factors, norms = jax.lax.optimization_barrier(
+            (state_factors, action_factors, norms)
+        )
+        features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
         return Scored(self.score(state_factors, action_factors), features, norms)
 
     def score(
@@ -48,4 +52,4 @@ class CP(Factored):
         action_factors: Float[Array, "batch feature"],
     ) -> Score:
         """(phi_s * phi_a)^T m, Eq. (cp)."""
-        return against(jax.vmap(self.contrast.anchor)(state_factors * action_factors))
+        return InnerProduct(jax.vmap(self.contrast.anchor)(state_factors * action_factors))

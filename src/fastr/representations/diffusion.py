@@ -12,7 +12,7 @@ from fastr.networks import TIME_DIM, FourierHead, Linear, ResidualMLP, TimeEmbed
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.schedule import vp_signal
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition
+from fastr.types import Metrics, Precision, Transition, lowered
 
 EMBEDDING = (256, 128)
 """Widths of the networks in front of the joint encoder (App. Diff-SR)."""
@@ -40,8 +40,8 @@ class DiffusionConfig:
     """Bound on the noisy state, 0 for none (the paper states 10, which no code applies in
     training; docs/methods.md)."""
     precision: Precision = "float32"
-    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the
-    encoders with float32 parameters and sums (tf32 elsewhere)."""
+    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in hidden
+    layers with float32 parameters, sums and outputs."""
 
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "head_dim", low=1)
@@ -101,15 +101,14 @@ class Diffusion(AbstractRepresentation):
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " embedding"]:
         """The state's embedding."""
-        return self.state_embedder(state.astype(self.dtype(state))).astype(state.dtype)
+        return self.state_embedder(self.lowered(state)).astype(state.dtype)
 
     def combine(
         self, context: Float[Array, " embedding"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """phi(s, a); not normalised."""
-        narrow = self.dtype(action)
-        embedded = self.action_embedder(action.astype(narrow))
-        pair = jnp.concatenate([context.astype(narrow), embedded])
+        embedded = self.action_embedder(self.lowered(action))
+        pair = jnp.concatenate([self.lowered(context), embedded])
         return self.encoder(pair).astype(action.dtype)
 
     def predicted_noise(
@@ -134,7 +133,7 @@ class Diffusion(AbstractRepresentation):
         features = jax.vmap(self.feature)(batch.state, batch.action)
         predicted = self.denoised(features, self.noisy(batch.next_state, noise, levels), levels)
         denoising = jnp.mean(jnp.sum(jnp.square(predicted - noise), axis=1))
-        rewards = jax.vmap(self.reward_head)(features)
+        rewards = jax.vmap(self.reward_head)(self.lowered(features))
         reward = jnp.mean(jnp.square(rewards - batch.reward))
         metrics = {"denoising_loss": denoising, "reward_loss": reward}
         return denoising + self.config.reward_weight * reward, metrics
@@ -160,14 +159,13 @@ class Diffusion(AbstractRepresentation):
         """The noise predicted in every row; time embeddings are computed once per level."""
         all_levels = jnp.arange(self.config.noise_levels, dtype=noisy.dtype)
         times = jax.vmap(self.time_embedding)(all_levels)[levels]
-        narrow = self.dtype(noisy)
         return jax.vmap(self.predicted_noise)(
-            features.astype(narrow), noisy.astype(narrow), times.astype(narrow)
+            self.lowered(features), self.lowered(noisy), self.lowered(times)
         )
 
-    def dtype(self, inputs: Array) -> jnp.dtype:
-        """The precision of the encoders."""
-        return jnp.dtype(jnp.bfloat16 if self.config.precision == "bfloat16" else inputs.dtype)
+    def lowered(self, x: Float[Array, "*any"]) -> Float[Array, "*any"]:
+        """x in the precision of the networks."""
+        return lowered(x, self.config.precision)
 
     def networks(self) -> dict[str, PyTree]:
         """Every parameter once, under the name of the network it belongs to."""

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.checks import require
-from fastr.networks import inverse_norm
+from fastr.networks import inverse_norm, widen
 from fastr.representations.cp import CP, CPConfig
-from fastr.representations.ranking import Score, against, inner_products
+from fastr.representations.ranking import Score, contrasted
 from fastr.spec import EnvSpec
 
 
@@ -49,22 +49,30 @@ class LowRank(CP):
         action_factors: Float[Array, "batch feature"],
     ) -> Score:
         """The diagonal's inner product, and one product of two inner products per rank."""
+        size = self.contrast.config.feature_dim
+        if self.contrast.config.candidate_dim == size:
+            return super().score(state_factors, action_factors)
         features = jax.vmap(self.contrast.anchor)(state_factors * action_factors)
         if self.contrast.config.score == "l2":
             # One scale for the whole score: that of the diagonal, as in CP.
             scale = jax.vmap(inverse_norm)(state_factors * action_factors)
             state_factors = state_factors * scale[:, None]
-        size = self.contrast.config.feature_dim
 
-        def scores(candidates: Float[Array, "candidate dim"]) -> Float[Array, "anchor candidate"]:
-            diagonal, *thin = jnp.split(candidates, candidates.shape[1] // size, axis=1)
-            total = against(features)(diagonal)
+        def scores(
+            candidates: Float[Array, "level candidate dim"],
+        ) -> Float[Array, "anchor level candidate"]:
+            diagonal, *thin = jnp.split(candidates, candidates.shape[-1] // size, axis=-1)
+            total = contrasted(features, diagonal)
             rank = len(thin) // 2
             for left, right in zip(thin[:rank], thin[rank:], strict=True):
-                narrow = left.dtype
-                total = total + inner_products(state_factors.astype(narrow), left) * (
-                    inner_products(action_factors.astype(narrow), right)
-                )
+                total = total + products(state_factors, left) * products(action_factors, right)
             return total
 
         return scores
+
+
+def products(
+    anchors: Float[Array, "anchor factor"], candidates: Float[Array, "level candidate factor"]
+) -> Float[Array, "anchor level candidate"]:
+    """Every anchor's inner product with every candidate."""
+    return jnp.einsum("af,lcf->alc", anchors, widen(candidates))

@@ -24,16 +24,17 @@ from fastr.networks import (
     TimeEmbedding,
     l2_normalize,
     standardize,
+    wide_dtype,
     widen,
 )
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.schedule import perturb
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition
+from fastr.types import Metrics, Precision, Transition, lowered
 
 ScoreForm = Literal["l2", "raw", "layernorm"]
-Score = Callable[[Float[Array, "candidate dim"]], Float[Array, "anchor candidate"]]
-"""Every anchor of a batch with every candidate."""
+Score = Callable[[Float[Array, "level candidate dim"]], Float[Array, "anchor level candidate"]]
+"""Every anchor of a batch with every candidate, up to a number per anchor and level."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class RankingConfig(abc.ABC):
     head_dim: int = 512
     """Hidden units after the Fourier features, in critic and reward head (App. FaStR)."""
     precision: Precision = "float32"
-    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in the encoders
-    and scores with float32 parameters, sums and softmax (tf32 elsewhere)."""
+    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in hidden
+    layers and scores with float32 parameters, sums, softmax and outputs."""
 
     @property
     def candidate_dim(self) -> int:
@@ -129,26 +130,90 @@ def ranking_losses(logits: Float[Array, "batch level batch"]) -> Float[Array, "b
 
 
 @jax.custom_vjp
-def inner_products(
-    anchors: Float[Array, "anchor feature"], candidates: Float[Array, "candidate feature"]
-) -> Float[Array, "anchor candidate"]:
-    """Every anchor with every candidate, summed and returned in float32."""
-    wide = jnp.promote_types(anchors.dtype, jnp.float32)
-    return jnp.matmul(anchors, candidates.T, preferred_element_type=wide)
+def contrasted(
+    anchors: Float[Array, "anchor dim"], candidates: Float[Array, "level candidate dim"]
+) -> Float[Array, "anchor level candidate"]:
+    """Every anchor's inner product with every candidate, for a loss that only compares those.
+
+    Products are in the candidates' precision, summed and returned in float32. What all candidates
+    of a level share shifts the logits of an anchor alike, so it may have no gradient. Rounding
+    gives it one: a row of softmax - own sums to zero, and in bfloat16 it does not (-511/512 rounds
+    to -1, while 1/512 stays). Times a mean that all candidates share, this was a force on what the
+    loss cannot see, and it drove factors to norms of 1e9 (docs/deviations.md). So the backward pass
+    takes what a row has too much off both gradients, as if candidates were centred.
+    """
+    levels, size, dim = candidates.shape
+    narrow = anchors.astype(candidates.dtype)
+    flat = candidates.reshape(levels * size, dim)
+    products = jnp.matmul(narrow, flat.T, preferred_element_type=wide_dtype(flat))
+    return products.reshape(-1, levels, size)
 
 
-def _inner_products_forward(anchors: Array, candidates: Array) -> tuple[Array, tuple]:
-    return inner_products(anchors, candidates), (anchors, candidates)
+def _contrasted_forward(anchors: Array, candidates: Array) -> tuple[Array, tuple[Array, Array]]:
+    return contrasted(anchors, candidates), (anchors, candidates)
 
 
-def _inner_products_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple:
-    # In the operands' precision, like the products forward.
-    anchors, candidates = residuals
-    narrow = cotangent.astype(anchors.dtype)
-    return narrow @ candidates, narrow.T @ anchors
+def _contrasted_backward(
+    residuals: tuple[Array, Array], cotangent: Float[Array, "anchor level candidate"]
+) -> tuple[Array, Array]:
+    # The barrier keeps the mean out of the pass that makes the candidates, which it would slow.
+    anchors, candidates = jax.lax.optimization_barrier(residuals)
+    levels, size, dim = candidates.shape
+    # An explicit rounding: that of a conversion there and back the compiler may leave out.
+    kind = jnp.finfo(candidates.dtype)
+    rounded = jax.lax.reduce_precision(cotangent, kind.nexp, kind.nmant)
+    excess = jnp.sum(rounded, axis=-1)
+    narrow = rounded.astype(candidates.dtype).reshape(-1, levels * size)
+    flat = candidates.reshape(levels * size, dim)
+    to_anchors = jnp.matmul(narrow, flat, preferred_element_type=wide_dtype(flat))
+    shared = jnp.mean(widen(candidates), axis=1)
+    to_candidates = (narrow.T @ anchors.astype(flat.dtype)).reshape(candidates.shape)
+    pulled = jnp.matmul(excess.T / size, anchors, precision="highest")
+    return (
+        (to_anchors - jnp.matmul(excess, shared, precision="highest")).astype(anchors.dtype),
+        (widen(to_candidates) - pulled[:, None]).astype(candidates.dtype),
+    )
 
 
-inner_products.defvjp(_inner_products_forward, _inner_products_backward)
+contrasted.defvjp(_contrasted_forward, _contrasted_backward)
+
+
+@jax.custom_vjp
+def scaled(
+    scores: Float[Array, "anchor level candidate"], factors: Float[Array, " level"]
+) -> Float[Array, "anchor level candidate"]:
+    """The scores of each level times its factor."""
+    return scores * factors[None, :, None]
+
+
+def _scaled_forward(scores: Array, factors: Array) -> tuple[Array, tuple[Array, Array]]:
+    return scaled(scores, factors), (scores, factors)
+
+
+def _scaled_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    scores, factors = residuals
+    # Over candidates first, like all sums of this array: then one pass makes them all.
+    by_anchor = jax.lax.optimization_barrier(jnp.sum(cotangent * scores, axis=-1))
+    return scaled(cotangent, factors), jnp.sum(by_anchor, axis=0)
+
+
+scaled.defvjp(_scaled_forward, _scaled_backward)
+
+
+class InnerProduct(eqx.Module):
+    """A score that is linear in the candidates: their inner product with an anchor."""
+
+    anchors: Float[Array, "anchor dim"]
+
+    def __call__(
+        self, candidates: Float[Array, "level candidate dim"]
+    ) -> Float[Array, "anchor level candidate"]:
+        """Every anchor with every candidate, up to a number per anchor and level."""
+        return contrasted(self.anchors, candidates)
+
+    def before(self, weight: Float[Array, "hidden dim"]) -> "InnerProduct":
+        """The same score of vectors x that this matrix makes candidates of: a (x W) = (a W^T) x."""
+        return InnerProduct(self.anchors @ weight.T)
 
 
 def block_products(
@@ -165,27 +230,6 @@ def aligned(
     """The factors of a product, with zeros up to the next size that accelerators read at once."""
     padding = -rows.shape[1] % 8
     return jnp.pad(rows, ((0, 0), (0, padding))), jnp.pad(weight, ((0, padding), (0, 0)))
-
-
-def centre(
-    candidates: Float[Array, "level candidate dim"], size: int
-) -> Float[Array, "level candidate dim"]:
-    """Candidates less their mean over those they compete with, in the first `size` numbers.
-
-    It shifts every logit of an anchor alike, so the ranking loss and its gradients stay as they
-    are; but not their rounding. A row of softmax - own sums to zero, and in bfloat16 it does not:
-    -511/512 rounds to -1, while 1/512 stays. Times a mean that all candidates share, this is a
-    force on what the loss cannot see, and it drove factors to norms of 1e9 (docs/deviations.md).
-    """
-    wide = widen(candidates)
-    mean = jnp.mean(wide, axis=1, keepdims=True)
-    unseen = jnp.arange(candidates.shape[2]) < size
-    return (wide - jnp.where(unseen, mean, 0.0)).astype(candidates.dtype)
-
-
-def against(anchors: Float[Array, "anchor feature"]) -> Score:
-    """The inner product of these anchors with candidates, in the candidates' precision."""
-    return lambda candidates: inner_products(anchors.astype(candidates.dtype), candidates)
 
 
 class Encoder(eqx.Module):
@@ -237,40 +281,53 @@ class Contrast(eqx.Module):
 
     def encode(self, encoder: Encoder, x: Float[Array, " input"]) -> Float[Array, " feature"]:
         """The factor of one input, computed in the encoders' precision, given in the input's."""
-        return encoder(x.astype(self.dtype(x))).astype(x.dtype)
+        return encoder(self.lowered(x)).astype(x.dtype)
 
-    def dtype(self, inputs: Array) -> jnp.dtype:
-        """The precision of the encoders."""
-        return jnp.dtype(jnp.bfloat16 if self.config.precision == "bfloat16" else inputs.dtype)
+    def lowered(self, x: Float[Array, "*any"]) -> Float[Array, "*any"]:
+        """x in the precision of the networks."""
+        return lowered(x, self.config.precision)
+
+    def hidden(
+        self, states: Float[Array, "level batch state"]
+    ) -> Float[Array, "level batch hidden"]:
+        """What the next-state encoder's last layer reads of perturbed next states."""
+        levels, batch, size = states.shape
+        embedding = jax.vmap(self.time_embedding)(jnp.arange(levels, dtype=jnp.float32))
+        encoder = self.next_state_encoder.encoder.folded()
+        # [s'; e(t)] W + b by parts. The level's part is the same for the whole batch. As a row of
+        # the matrix that the level's place picks, it costs no pass, nor does its gradient.
+        state_weight, time_weight = jnp.split(encoder.inlet.weight, [size])
+        level_rows = embedding @ time_weight + encoder.inlet.bias[None]
+        places = jnp.broadcast_to(jnp.eye(levels)[:, None], (levels, batch, levels))
+        inputs = jnp.concatenate([states, places], axis=-1)
+        # One axis of rows: over two, the weights' gradients would need transposed copies.
+        # The barrier keeps the sums of its gradient out of the optimiser's passes.
+        weight = jax.lax.optimization_barrier(jnp.concatenate([state_weight, level_rows]))
+        rows, weight = aligned(inputs.reshape(levels * batch, -1), weight)
+        hidden = jax.vmap(encoder.trunk)(self.lowered(rows) @ self.lowered(weight))
+        return hidden.reshape(levels, batch, -1)
 
     def candidates(
         self, states: Float[Array, "level batch state"]
-    ) -> Float[Array, "level_batch feature"]:
-        """The next-state factor m(s'; beta) of perturbed next states, level by level.
+    ) -> Float[Array, "level batch candidate"]:
+        """The next-state factor m(s'; beta) of perturbed next states.
 
         Up to the constant that the ranking loss cannot see (`unseen_dim`). Left in, the gradient of
         that last bias would be rounding noise, which Adam scales up to full steps.
         """
-        levels, batch, size = states.shape
-        embedding = jax.vmap(self.time_embedding)(jnp.arange(levels, dtype=jnp.float32))
-        encoder, norm = self.next_state_encoder.encoder.folded(), self.next_state_encoder.norm
-        # [s'; e(t)] W + b by parts: the level's part is the same for the whole batch.
-        state_weight, time_weight = jnp.split(encoder.inlet.weight, [size])
-        offset = embedding @ time_weight + encoder.inlet.bias[None]
-        # One axis of rows: over two, the weights' gradients would need transposed copies.
-        rows, state_weight = aligned(states.reshape(levels * batch, size), state_weight)
-        narrow = self.dtype(states)
-        product = rows.astype(narrow) @ state_weight.astype(narrow)
-        hidden = widen(product) + jnp.repeat(offset, batch, axis=0)
-        features = jax.vmap(encoder.trunk)(hidden.astype(narrow))
+        hidden = self.hidden(states)
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        outlet, norm = self.next_state_encoder.encoder.outlet, self.next_state_encoder.norm
         if self.config.score == "raw":
-            return jnp.tanh(jax.vmap(encoder.outlet)(features))
-        if norm is None:
-            scaled, bias = jax.vmap(encoder.outlet.product)(features), encoder.outlet.bias
+            found = jnp.tanh(jax.vmap(outlet)(rows))
         else:
-            unit = jax.vmap(lambda row: standardize(encoder.outlet(row)))(features)
-            scaled, bias = widen(unit) * norm.weight[None], norm.bias
-        return (widen(scaled) + self.seen(bias)).astype(narrow)
+            if norm is None:
+                scaled, bias = jax.vmap(outlet.product)(rows), outlet.bias
+            else:
+                unit = jax.vmap(lambda row: standardize(outlet(row)))(rows)
+                scaled, bias = widen(unit) * norm.weight[None], norm.bias
+            found = (widen(scaled) + self.seen(bias)).astype(hidden.dtype)
+        return found.reshape(*states.shape[:2], -1)
 
     def seen(self, bias: Float[Array, " candidate"]) -> Float[Array, "1 candidate"] | float:
         """The part of a constant that the score can see, as a row to add."""
@@ -286,13 +343,16 @@ class Contrast(eqx.Module):
 
         Up to a number per anchor and level, which no softmax sees.
         """
-        levels, batch, _ = states.shape
-        candidates = self.candidates(states)
-        centred = centre(candidates.reshape(levels, batch, -1), self.config.unseen_dim)
-        scores = score(centred.reshape(candidates.shape)).reshape(batch, levels, batch)
+        if self.config.score == "l2" and isinstance(score, InnerProduct):
+            # Then the last layer is linear and so is the score: it may as well act on the anchors,
+            # of which there are fewer than candidates.
+            outlet = self.next_state_encoder.encoder.outlet
+            scores = score.before(outlet.weight)(self.hidden(states))
+        else:
+            scores = score(self.candidates(states))
         if self.log_temperature is None:
             return scores
-        return scores * jnp.exp(-self.log_temperature)[None, :, None]
+        return scaled(scores, jnp.exp(-self.log_temperature))
 
     def loss(
         self,
@@ -304,7 +364,8 @@ class Contrast(eqx.Module):
         """Ranking loss of this score, plus weighted reward regression on these features."""
         noise = jax.random.normal(key, (self.config.noise_levels, *batch.next_state.shape))
         nce = ranking_loss(self.logits(score, perturb(batch.next_state, noise)))
-        reward = jnp.mean(jnp.square(jax.vmap(self.reward_head)(features) - batch.reward))
+        predicted = jax.vmap(self.reward_head)(self.lowered(features))
+        reward = jnp.mean(jnp.square(predicted - batch.reward))
         metrics = {"nce_loss": nce, "reward_loss": reward}
         if self.log_temperature is not None:
             metrics["temperature"] = jnp.mean(jnp.exp(self.log_temperature))
@@ -337,7 +398,7 @@ class Contrastive(AbstractRepresentation):
     def scored(self, batch: Transition) -> Scored:
         """The batch as anchors of a score that is bilinear in the feature, Eq. (nce-prelim)."""
         features = jax.vmap(self.feature)(batch.state, batch.action)
-        return Scored(against(features), features, {})
+        return Scored(InnerProduct(features), features, {})
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce) for this score, plus reward regression, Eq. (reward)."""

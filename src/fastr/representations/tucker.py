@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.networks import BilinearHead, Head
 from fastr.representations.factored import Factored, Factors
-from fastr.representations.ranking import RankingConfig, Scored, against, block_products
+from fastr.representations.ranking import InnerProduct, RankingConfig, Scored, block_products
 from fastr.spec import EnvSpec
 from fastr.types import Transition
 
@@ -53,4 +53,4 @@ class Tucker(Factored):
         features = jax.vmap(self.feature)(batch.state, batch.action)
         first, second = jnp.split(features, 2, axis=1)
         anchors = jax.vmap(lambda x, y: block_products(x, y, x.size))(first, second)
-        return Scored(against(anchors), features, {})
+        return Scored(InnerProduct(anchors), features, {})
