@@ -15,6 +15,7 @@ from fastr.networks import (
     Linear,
     ResidualMLP,
     TimeEmbedding,
+    elu,
     l2_normalize,
     mish,
     sinusoid,
@@ -134,7 +135,7 @@ def test_head_embedding_and_actor_sizes():
     assert parameters(lambda key: FourierHead(512, 1024, 512, key=key)) == 790_017
     assert parameters(lambda key: TimeEmbedding(key=key)) == 65_920
     sizes = (67, 512, 512, 512, 21)
-    assert parameters(lambda key: MLP(sizes, jax.nn.elu, key=key)) == 573_973
+    assert parameters(lambda key: MLP(sizes, elu, key=key)) == 573_973
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.networks import MLP
+from fastr.networks import MLP, elu
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 
@@ -14,9 +14,7 @@ from fastr.types import Metrics, Transition
 def plain_critics(spec: EnvSpec, hidden: Sequence[int], *, key: PRNGKeyArray) -> MLP:
     """Two networks with LayerNorm and ELU on [s; a], their parameters stacked."""
     sizes = (spec.state_dim + spec.action_dim, *hidden, 1)
-    return jax.vmap(lambda critic_key: MLP(sizes, jax.nn.elu, key=critic_key))(
-        jax.random.split(key)
-    )
+    return jax.vmap(lambda critic_key: MLP(sizes, elu, key=critic_key))(jax.random.split(key))
 
 
 def plain_q(

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.agents.base import AbstractPolicy
-from fastr.networks import MLP
+from fastr.networks import MLP, elu
 from fastr.optim import Layout, Parameters
 from fastr.spec import EnvSpec
 
@@ -24,7 +24,7 @@ class DeterministicPolicy(AbstractPolicy):
 
 def actor_network(spec: EnvSpec, hidden_dim: int, *, key: PRNGKeyArray) -> MLP:
     """Three hidden layers with LayerNorm and ELU (App. FaStR; the public code has ReLU)."""
-    return MLP((spec.state_dim, *[hidden_dim] * 3, spec.action_dim), jax.nn.elu, key=key)
+    return MLP((spec.state_dim, *[hidden_dim] * 3, spec.action_dim), elu, key=key)
 
 
 def explored(

@@ -18,7 +18,7 @@ from fastr.agents.critics import (
     worst_error,
 )
 from fastr.checks import DEEPEST, require
-from fastr.networks import MLP
+from fastr.networks import MLP, elu
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Precision, Transition
@@ -75,7 +75,7 @@ class SACConfig:
             plain_critics(spec, hidden, key=critic_key), Adam(self.critic_learning_rate)
         )
         sizes = (spec.state_dim, *hidden, 2 * spec.action_dim)
-        actor = Trainable.of(MLP(sizes, jax.nn.elu, key=actor_key), Adam(self.actor_learning_rate))
+        actor = Trainable.of(MLP(sizes, elu, key=actor_key), Adam(self.actor_learning_rate))
         temperature = Trainable.of(
             jnp.asarray(math.log(self.initial_temperature), jnp.float32),
             Adam(self.temperature_learning_rate),

@@ -16,7 +16,7 @@ from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
 from fastr.agents.critics import bootstrapped, worst_error
 from fastr.agents.deterministic import explored, smoothed
 from fastr.checks import require
-from fastr.networks import MLP, Linear, average_l1_norm
+from fastr.networks import MLP, Linear, average_l1_norm, elu
 from fastr.optim import Adam, Layout, Parameters, Trainable
 from fastr.spec import EnvSpec
 from fastr.types import Arithmetic, Metrics, Transition
@@ -105,11 +105,9 @@ class Encoder(eqx.Module):
     def __init__(self, spec: EnvSpec, config: TD7Config, *, key: PRNGKeyArray):
         state_key, pair_key = jax.random.split(key)
         hidden, size = [config.hidden_dim] * 2, config.embedding_dim
-        self.state = MLP(
-            (spec.state_dim, *hidden, size), jax.nn.elu, layer_norm=False, key=state_key
-        )
+        self.state = MLP((spec.state_dim, *hidden, size), elu, layer_norm=False, key=state_key)
         self.pair = MLP(
-            (size + spec.action_dim, *hidden, size), jax.nn.elu, layer_norm=False, key=pair_key
+            (size + spec.action_dim, *hidden, size), elu, layer_norm=False, key=pair_key
         )
 
     def zs(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
@@ -155,7 +153,7 @@ class Critic(eqx.Module):
         hidden = config.hidden_dim
         self.inlet = Linear(spec.state_dim + spec.action_dim, hidden, key=inlet_key)
         sizes = (hidden + 2 * config.embedding_dim, hidden, hidden, 1)
-        self.body = MLP(sizes, jax.nn.elu, layer_norm=False, key=body_key)
+        self.body = MLP(sizes, elu, layer_norm=False, key=body_key)
 
     def __call__(
         self,

@@ -17,10 +17,10 @@ from fastr.agents.sac import MeanPolicy
 from fastr.agents.td7 import KeptPolicy
 from fastr.envs import Bounds
 from fastr.learner import NormalizedPolicy
-from fastr.networks import MLP, LayerNorm, Linear
+from fastr.networks import MLP, LayerNorm, Linear, elu
 
 OBSERVATION, NORMALIZED, ACTION = "observation", "normalized_action", "action"
-ACTIVATIONS: dict[Callable, str] = {jax.nn.elu: "elu", jax.nn.relu: "relu"}
+ACTIVATIONS: dict[Callable, str] = {elu: "elu", jax.nn.relu: "relu"}
 
 
 class Step(NamedTuple):

@@ -103,25 +103,38 @@ def ranking_loss(logits: Float[Array, "batch level batch"]) -> Float[Array, ""]:
     return _ranking_forward(logits)[0]
 
 
-def _ranking_forward(logits: Array) -> tuple[Array, tuple[Array, Array]]:
-    normalizer = jax.nn.logsumexp(logits, axis=-1)
-    return jnp.mean(normalizer - positives(logits)), (logits, normalizer)
+def _ranking_forward(logits: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    own = positives(logits)
+    losses = jnp.log(jnp.sum(jnp.exp(leads(logits, own)), axis=-1))
+    return jnp.mean(losses), (logits, own, losses)
 
 
-def _ranking_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
-    logits, normalizer = residuals
-    softmax = jnp.exp(logits - normalizer[..., None])
-    own = jnp.eye(logits.shape[-1])[:, None]
-    return ((softmax - own) * (cotangent / normalizer.size),)
+def _ranking_backward(residuals: tuple[Array, Array, Array], cotangent: Array) -> tuple[Array]:
+    logits, own, losses = residuals
+    softmax = jnp.exp(leads(logits, own) - losses[..., None])
+    identity = jnp.eye(logits.shape[-1])[:, None]
+    return ((softmax - identity) * (cotangent / losses.size),)
 
 
 ranking_loss.defvjp(_ranking_forward, _ranking_backward)
 
 
 def positives(logits: Float[Array, "batch level batch"]) -> Float[Array, "batch level"]:
-    """The logits of the true candidates; a masked sum, which fuses where a gather would not."""
-    own = jnp.eye(logits.shape[-1], dtype=bool)[:, None]
-    return jnp.sum(jnp.where(own, logits, 0.0), axis=-1)
+    """The logits of the true candidates."""
+    own = jnp.arange(logits.shape[0])
+    return logits[own, :, own]
+
+
+def leads(
+    logits: Float[Array, "batch level batch"], own: Float[Array, "batch level"]
+) -> Float[Array, "batch level batch"]:
+    """How far each candidate's logit is above the true one's, up to 80 nats.
+
+    A softmax is usually taken relative to the largest logit, which takes a pass over all of them to
+    find. Relative to the true one the sum of exponentials is at least one, and what is cut off at
+    80 nats would have overflowed; such a candidate is by then e^80 times as likely.
+    """
+    return jnp.minimum(logits - own[..., None], 80.0)
 
 
 def ranking_losses(logits: Float[Array, "batch level batch"]) -> Float[Array, "batch level"]:
@@ -347,7 +360,8 @@ class Contrast(eqx.Module):
             # Then the last layer is linear and so is the score: it may as well act on the anchors,
             # of which there are fewer than candidates.
             outlet = self.next_state_encoder.encoder.outlet
-            scores = score.before(outlet.weight)(self.hidden(states))
+            anchors = InnerProduct(self.lowered(score.anchors))
+            scores = anchors.before(self.lowered(outlet.weight))(self.hidden(states))
         else:
             scores = score(self.candidates(states))
         if self.log_temperature is None:
