@@ -166,14 +166,14 @@ def rescaled(
 
 
 def _rescaled_forward(
-    activation: Callable, *arguments: Array | None
-) -> tuple[Array, tuple[Array | None, ...]]:
+    activation: Callable, *arguments: Held | None
+) -> tuple[Array, tuple[Held | None, ...]]:
     return rescaled(activation, *arguments), arguments
 
 
 def _rescaled_backward(
     activation: Callable,
-    residuals: tuple[Array, Array | None, Array, Array],
+    residuals: tuple[Array, Held | None, Held, Held],
     cotangent: Array,
 ) -> tuple[Array | None, ...]:
     x, bias, weight, shift = recalled(residuals)
