@@ -25,14 +25,14 @@ Held = Array | np.ndarray
 """Parameters: in a policy read from a file they are NumPy's."""
 
 
-def wide_dtype(x: Array) -> jnp.dtype:
+def wide_dtype(x: Held) -> jnp.dtype:
     """The precision of sums of such numbers: float32, or their own where that is higher."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
-def widen(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
+def widen(x: Float[Held, "*any"]) -> Float[Array, "*any"]:
     """x in the precision of its sums."""
-    return x.astype(wide_dtype(x))
+    return jnp.asarray(x, wide_dtype(x))
 
 
 def elu(x: Float[Array, "*any"]) -> Float[Array, "*any"]:

@@ -104,14 +104,19 @@ def ranking_loss(logits: Float[Array, "batch level batch"]) -> Float[Array, ""]:
 
 
 def _ranking_forward(logits: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    # Relative to the true candidate's logit instead of the largest, which it takes a pass over all
+    # of them to find. Up to 80 nats below the largest this is exact, as the sum is at least one and
+    # does not overflow; beyond, the loss is the distance itself, within ln(batch).
     own = positives(logits)
-    losses = jnp.log(jnp.sum(jnp.exp(leads(logits, own)), axis=-1))
+    leads = logits - own[..., None]
+    total = jnp.sum(jnp.exp(jnp.minimum(leads, 80.0)), axis=-1)
+    losses = jnp.maximum(jnp.log(total), jnp.max(leads, axis=-1))
     return jnp.mean(losses), (logits, own, losses)
 
 
 def _ranking_backward(residuals: tuple[Array, Array, Array], cotangent: Array) -> tuple[Array]:
     logits, own, losses = residuals
-    softmax = jnp.exp(leads(logits, own) - losses[..., None])
+    softmax = jnp.exp(logits - (own + losses)[..., None])
     identity = jnp.eye(logits.shape[-1])[:, None]
     return ((softmax - identity) * (cotangent / losses.size),)
 
@@ -123,18 +128,6 @@ def positives(logits: Float[Array, "batch level batch"]) -> Float[Array, "batch 
     """The logits of the true candidates."""
     own = jnp.arange(logits.shape[0])
     return logits[own, :, own]
-
-
-def leads(
-    logits: Float[Array, "batch level batch"], own: Float[Array, "batch level"]
-) -> Float[Array, "batch level batch"]:
-    """How far each candidate's logit is above the true one's, up to 80 nats.
-
-    A softmax is usually taken relative to the largest logit, which takes a pass over all of them to
-    find. Relative to the true one the sum of exponentials is at least one, and what is cut off at
-    80 nats would have overflowed; such a candidate is by then e^80 times as likely.
-    """
-    return jnp.minimum(logits - own[..., None], 80.0)
 
 
 def ranking_losses(logits: Float[Array, "batch level batch"]) -> Float[Array, "batch level"]:
