@@ -283,11 +283,12 @@ def test_multiply_adds_are_those_of_the_layers(capsys):
     three = json.loads(capsys.readouterr().out)["multiply_adds_per_update"]
     sizes = preset("walker-walk", "fastr", "quick").agent
     hidden, batch = sizes.representation.hidden_dim, sizes.batch_size
-    products = 2 * sizes.representation.blocks + 1
-    # A further level: the next-state factor (its inlet needs no gradient for its input), the
-    # scores, and the level's time embedding with its share of the inlet.
-    rows = batch * (3 * products * hidden * hidden + 2 * 24 * hidden)
-    scores = 3 * batch * batch * hidden
+    products = 2 * sizes.representation.blocks
+    # A further level: the next-state factor without its last layer (its inlet, whose 24 inputs and
+    # a place per level are padded to 32, needs no gradient for its input), the scores with what
+    # rounding left over, and the level's time embedding with its share of the inlet.
+    rows = batch * (3 * products * hidden * hidden + 2 * 32 * hidden)
+    scores = 3 * batch * batch * hidden + 2 * batch * hidden
     time = 3 * (128 * 256 + 256 * 128 + 128 * hidden) - 128 * 256
     assert three - one == 2 * (rows + scores + time)
 
