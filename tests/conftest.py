@@ -35,7 +35,7 @@ from checkpointing import pristine as pristine
 from checkpointing import run as run
 from fastr.agents.spectral import Spectral, SpectralConfig, Target
 from fastr.methods import METHODS
-from fastr.optim import Adam, Trainable
+from fastr.optim import Adam, Layout, Trainable
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.spec import EnvSpec
@@ -120,9 +120,10 @@ def spectral_of(config, spec, seed):
         Trainable.of(weights_like(template, seed + i), Adam(rate))
         for i, (template, rate) in enumerate(zip(templates, rates, strict=True))
     ]
+    copied = (templates[0].readable(), *templates[1:])
     others = [
-        part.layout.pack(weights_like(template, seed + 10 + i))
-        for i, (template, part) in enumerate(zip(templates, parts, strict=True))
+        Layout.of(template).pack(weights_like(template, seed + 10 + i))
+        for i, template in enumerate(copied)
     ]
     return replace(Spectral.of(config, *parts), target=Target(*others))
 

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fastr.agents import spectral
 from fastr.agents.critics import squared_error
 from fastr.agents.deterministic import DeterministicPolicy
 from fastr.agents.spectral import actor_loss, twin_q
 from fastr.learner import EXPLORATION, Engine, stream
+from fastr.representations.base import AbstractRepresentation
 
 ZERO = jnp.zeros((), int)
 PARTS = ("representation", "critics", "actor")
@@ -117,10 +119,17 @@ def test_learning_rates_are_the_configurations(agent, agent_config):
     assert agent.actor.adam.learning_rate == agent_config.actor_learning_rate
 
 
+def copied(part):
+    """What the target holds of a network."""
+    if isinstance(part.net, AbstractRepresentation):
+        return spectral.readable(part)
+    return part.parameters
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_targets_move_by_polyak_of_the_new_networks(agent, updated, agent_config, flat, part):
     old, new = (flat(getattr(a.target, part)) for a in (agent, updated[0]))
-    online = flat(getattr(updated[0], part).parameters)
+    online = flat(copied(getattr(updated[0], part)))
     rate = agent_config.target_rate
     np.testing.assert_allclose(new, (1 - rate) * old + rate * online, rtol=1e-5, atol=1e-6)
     assert np.any(new != old)
@@ -462,10 +471,23 @@ def test_targets_start_at_the_online_networks_in_memory_of_their_own(company):
     learners = company.init().learners
     for part in PARTS:
         target, online = getattr(learners.agent.target, part), getattr(learners.agent, part)
-        leaves = zip(jax.tree.leaves(target), jax.tree.leaves(online.parameters), strict=True)
+        leaves = zip(
+            jax.tree.leaves(target), jax.tree.leaves(jax.vmap(copied)(online)), strict=True
+        )
         for slow, original in leaves:
             np.testing.assert_array_equal(slow, original)
-            assert slow.unsafe_buffer_pointer() != original.unsafe_buffer_pointer()
+        taken = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(online.parameters)}
+        assert not taken & {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(target)}
+
+
+def test_targets_are_copies_of_what_features_need_and_of_nothing_else(agent):
+    """phi_s and phi_a; neither the next-state factor nor the reward head, which no critic reads."""
+    net = agent.target_representation
+    assert jax.tree.leaves(net.contrast) == []
+    online = agent.representation.net
+    for part in ("state_encoder", "action_encoder"):
+        shapes = ([leaf.shape for leaf in jax.tree.leaves(getattr(n, part))] for n in (net, online))
+        assert next(shapes) == next(shapes) != []
 
 
 def test_random_actions_come_first_and_are_uniform(company, spec):

@@ -20,7 +20,7 @@ from fastr.agents.deterministic import (
 from fastr.checks import require
 from fastr.errors import UserError
 from fastr.networks import MLP, Head
-from fastr.optim import Adam, Parameters, Trainable, polyak
+from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
@@ -128,8 +128,14 @@ class SpectralConfig:
         )
 
 
+def readable(representation: Trainable[AbstractRepresentation]) -> Parameters:
+    """The parameters of what features need of a representation."""
+    net = representation.net.readable()
+    return Layout.of(net).pack(net)
+
+
 class Target(eqx.Module):
-    """Slowly moving copies of all networks."""
+    """Slowly moving copies of all that critics and actor read."""
 
     representation: Parameters
     critics: Parameters
@@ -142,7 +148,7 @@ def twin_q(critics: Head, features: Float[Array, "batch feature"]) -> Float[Arra
 
 
 class Spectral(AbstractAgent):
-    """Representation, twin critics and actor, with target copies of all three."""
+    """Representation, twin critics and actor, with target copies of what they read."""
 
     representation: Trainable[AbstractRepresentation]
     critics: Trainable[Head]
@@ -159,7 +165,7 @@ class Spectral(AbstractAgent):
         actor: Trainable[MLP],
     ) -> "Spectral":
         """An agent whose target copies start at the online networks."""
-        target = Target(representation.parameters, critics.parameters, actor.parameters)
+        target = Target(readable(representation), critics.parameters, actor.parameters)
         return cls(representation, critics, actor, target, config)
 
     def policy(self) -> DeterministicPolicy:
@@ -205,7 +211,7 @@ class Spectral(AbstractAgent):
         with jax.named_scope("optimiser"):
             rate = self.config.target_rate
             target = Target(
-                polyak(target.representation, representation.parameters, rate),
+                polyak(target.representation, readable(representation), rate),
                 polyak(target.critics, critics.parameters, rate),
                 polyak(target.actor, actor.parameters, rate),
             )
@@ -216,12 +222,12 @@ class Spectral(AbstractAgent):
 
     def inherit(self, source: "Spectral") -> "Spectral":
         """With what the configuration keeps taken from another agent, target copy included."""
-        keep, layout = self.config.keep, self.representation.layout
+        keep = self.config.keep
         if keep == "nothing":
             return self
         kept = getattr(source.representation.net, ENCODERS[keep])
         online, target = (
-            layout.pack(with_kept(net, keep, lambda _: kept))
+            Layout.of(net).pack(with_kept(net, keep, lambda _: kept))
             for net in (self.representation.net, self.target_representation)
         )
         # The target starts at the online copy: the average of equals never moves.
@@ -233,8 +239,9 @@ class Spectral(AbstractAgent):
 
     @property
     def target_representation(self) -> AbstractRepresentation:
-        """The representation's target copy."""
-        return self.representation.layout.unpack(self.target.representation)
+        """The target copy of what features need of the representation."""
+        layout = Layout.of(self.representation.net.readable())
+        return layout.unpack(self.target.representation)
 
     def target_actions(
         self, states: Float[Array, "batch state"], key: PRNGKeyArray

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 
 LIGHT = ("#0072b2", "#d55e00", "#00845f", "#aa3377", "#8f6a00", "#2f93c9", "#555555", "#7f4b1e")
 DARK = ("#58a9e6", "#f28b4b", "#3cc79a", "#e680b8", "#e0b341", "#9bd3f5", "#bdbdbd", "#cfa17c")
-DASHES = (("", "7 3", "9 3 2 3"), ("2 3", "4 2", "2 3 2 7"))
+DASHES = (
+    ("", "7 3", "9 3 2 3", "14 4", "9 3 2 3 2 3", "5 2 5 8"),
+    ("2 3", "4 2", "2 3 2 7", "2 7", "4 2 4 6", "2 3 2 3 2 9"),
+)
 """Of a method and its variants: while colours are new, and when they come again."""
 
 

@@ -3,9 +3,15 @@
 import abc
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from fastr.types import Metrics, Transition
+
+
+def emptied(net: PyTree) -> PyTree:
+    """The same structure without a single parameter."""
+    return jax.tree.map(lambda _: None, net)
 
 
 class AbstractRepresentation(eqx.Module):
@@ -26,6 +32,13 @@ class AbstractRepresentation(eqx.Module):
     ) -> Float[Array, " feature"]:
         """The spectral feature of one state-action pair."""
         return self.combine(self.context(state), action)
+
+    @abc.abstractmethod
+    def readable(self) -> "AbstractRepresentation":
+        """Itself without the parameters that no feature needs, such as those of the loss.
+
+        Critics and actor read features of a slowly moving copy: it is kept of this part alone.
+        """
 
     @abc.abstractmethod
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.checks import DEEPEST, MOST_LEVELS, require, require_even
 from fastr.networks import TIME_DIM, FourierHead, Linear, ResidualMLP, TimeEmbedding
-from fastr.representations.base import AbstractRepresentation
+from fastr.representations.base import AbstractRepresentation, emptied
 from fastr.representations.schedule import vp_signal
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Precision, Transition, lowered
@@ -110,6 +110,11 @@ class Diffusion(AbstractRepresentation):
         embedded = self.action_embedder(self.lowered(action))
         pair = jnp.concatenate([self.lowered(context), embedded])
         return self.encoder(pair).astype(action.dtype)
+
+    def readable(self) -> "Diffusion":
+        """Itself without the encoder of noisy next states and the reward head."""
+        parts = lambda net: (net.noise_encoder, net.time_embedding, net.reward_head)  # noqa: E731
+        return eqx.tree_at(parts, self, emptied(parts(self)))
 
     def predicted_noise(
         self,

@@ -27,7 +27,7 @@ from fastr.networks import (
     wide_dtype,
     widen,
 )
-from fastr.representations.base import AbstractRepresentation
+from fastr.representations.base import AbstractRepresentation, emptied
 from fastr.representations.schedule import perturb
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Precision, Transition, lowered
@@ -401,6 +401,10 @@ class Contrastive(AbstractRepresentation):
     """A representation learned by ranking next states."""
 
     contrast: Contrast
+
+    def readable(self) -> "Contrastive":
+        """Itself without the next-state factor and the reward head."""
+        return eqx.tree_at(lambda net: net.contrast, self, emptied(self.contrast))
 
     def scored(self, batch: Transition) -> Scored:
         """The batch as anchors of a score that is bilinear in the feature, Eq. (nce-prelim)."""
