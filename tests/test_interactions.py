@@ -152,7 +152,17 @@ def test_concat_is_one_layer_on_both_factors(spec, make_batch):
     np.testing.assert_allclose(net.feature(state, action), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+# A block is between CP and Tucker: now and then is enough.
+RARE = ("block",)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=[pytest.mark.slow] * (name in RARE))
+        for name, config in CONFIGS.items()
+    ],
+)
 def test_everything_but_the_unseen_constant_learns(config, spec, make_batch):
     """Each loss is finite and reaches every parameter but the bias that no softmax sees."""
     batch = make_batch(spec, 6, seed=0)

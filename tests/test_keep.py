@@ -38,17 +38,14 @@ def adapted(request, spec):
     @jax.jit
     def run(rows):
         def filled(one, rows):
-            for i, row in enumerate(rows):
-                one = one.observe(row, jnp.int32(i))
-            return one
+            step = lambda i, one: one.observe(rows[i], i)  # noqa: E731
+            return jax.lax.fori_loop(0, len(rows), step, one)
 
         source = filled(learner(keep, 0)(spec, "nothing"), rows[0])
         source, _ = source.improve(jnp.int32(16), jnp.int32(0))
         fresh = filled(learner(keep, 1)(spec, keep).inherit(source), rows[1])
-        after = fresh
-        for update in range(UPDATES):
-            after, _ = after.improve(jnp.int32(16), jnp.int32(update))
-        return source, fresh, after
+        improved = lambda i, one: one.improve(jnp.int32(16), i)[0]  # noqa: E731
+        return source, fresh, jax.lax.fori_loop(0, UPDATES, improved, fresh)
 
     return keep, *run(rows)
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiling import optimised
 from fastr.cli import run
 from fastr.datasets.base import About
 from fastr.errors import UserError
@@ -70,12 +71,10 @@ def synthetic(law, seed):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def optimised():
-    """These programs run for seconds, which repays their optimisation."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", val=False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+def compiled_well():
+    """These programs run for seconds."""
+    with optimised():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -217,3 +217,30 @@ def test_l2_normalize_has_norm_one_and_a_finite_gradient_at_zero():
     zero = jnp.zeros(3)
     np.testing.assert_array_equal(l2_normalize(zero), zero)
     assert np.all(np.isfinite(jax.jit(jax.jacobian(l2_normalize))(zero)))
+
+
+@pytest.mark.parametrize("net", ["mlp", "head"])
+def test_in_bfloat16_hidden_layers_round_and_outputs_do_not(net):
+    """Outputs and gradients are float32 and near the exact ones: bfloat16 keeps 8 bits."""
+    build = {"mlp": lambda key: MLP((8, 64, 64, 2), elu, key=key)}.get(
+        net, lambda key: FourierHead(8, 64, 32, key=key)
+    )
+    module = build(jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (8,))
+
+    @jax.jit
+    def both(module, x):
+        return module(x), jax.grad(lambda module: jnp.sum(module(x)))(module)
+
+    exact, rounded = both(module, x), both(module, x.astype(jnp.bfloat16))
+    for fine, coarse in zip(*map(jax.tree.leaves, (exact, rounded)), strict=True):
+        assert coarse.dtype == jnp.float32
+        np.testing.assert_allclose(coarse, fine, atol=0.05 * np.abs(fine).max() + 1e-3)
+    assert np.any(np.asarray(exact[0]) != np.asarray(rounded[0]))
+
+
+def test_elu_is_the_formula_with_its_slope():
+    x = jnp.asarray([-30.0, -2.0, -1e-3, 0.0, 1e-3, 2.0])
+    np.testing.assert_allclose(elu(x), np.where(x > 0, x, np.expm1(x)), rtol=1e-5, atol=1e-7)
+    slopes = jax.vmap(jax.grad(elu))(x)
+    np.testing.assert_allclose(slopes, np.where(x > 0, 1.0, np.exp(x)), rtol=1e-6)

@@ -55,8 +55,7 @@ def measure(
 ) -> list[Coverage]:
     """The coverage of a freshly initialised representation, for batches of these sizes."""
     with jax.enable_x64(new_val=True):
-        net = config.init(rows.spec, jax.random.key(seed))
-        net = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), net)
+        net = jax.jit(lambda key: doubled(config.init(rows.spec, key)))(jax.random.key(seed))
         found, compiled = [], jax.jit(core_gradient)
         for size in sizes:
             batch = Transition.unpack(jnp.asarray(rows.values[:size]), rows.spec)
@@ -66,6 +65,11 @@ def measure(
             bound = min(size, dimension)
             found.append(Coverage(method, size, dimension, bound, rank, effective))
         return found
+
+
+def doubled(net: Contrastive) -> Contrastive:
+    """The same networks in float64."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float64), net)
 
 
 def core_gradient(

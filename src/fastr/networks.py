@@ -41,7 +41,8 @@ def elu(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
     `jax.nn.elu` takes expm1, which costs several times as much and is more exact only below the
     rounding of what is added to it next.
     """
-    return jnp.where(x > 0, x, jnp.exp(jnp.minimum(x, 0.0)) - 1.0)
+    negative = jnp.where(x > 0, 0.0, x)
+    return jnp.where(x > 0, x, jnp.exp(negative) - 1.0)
 
 
 def quick_reciprocal(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
@@ -91,7 +92,7 @@ def _mish_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Ar
     x, bias = recalled(residuals)
     z = widen(x) + widen(bias)
     gate, slope = mish_gate(z)
-    # And here from summing the bias's gradient over a copy in float32.
+    # Stored before it is summed for the bias: else the compiler sums over a copy in float32.
     gradient = jax.lax.optimization_barrier((cotangent * (gate + z * slope)).astype(x.dtype))
     return gradient, gradient.astype(bias.dtype)
 
@@ -108,48 +109,33 @@ def centred(
     return shifted, jax.lax.rsqrt(jnp.mean(jnp.square(shifted)) + LAYER_NORM_EPSILON)
 
 
-@jax.custom_vjp
-def standardize(
-    x: Float[Array, " hidden"], bias: Float[Held, " hidden"] | None = None
+def through_centred(
+    unit: Float[Array, " hidden"], scale: Float[Array, ""], slope: Float[Array, " hidden"]
 ) -> Float[Array, " hidden"]:
-    """x + bias scaled to mean 0 and variance 1; statistics in float32.
+    """The gradient of x where unit = (x - mean) scale has this slope."""
+    flat = slope - jnp.mean(slope)
+    return (flat - unit * jnp.mean(flat * unit)) * scale
 
-    The bias of the layer before comes in here for the same reason as in `mish`.
-    """
-    shifted, scale = centred(x, bias)
+
+@jax.custom_vjp
+def standardize(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+    """One vector scaled to mean 0 and variance 1; statistics in float32."""
+    shifted, scale = centred(x, None)
     return (shifted * scale).astype(x.dtype)
 
 
-def _standardize_forward(x: Array, bias: Array | None) -> tuple[Array, tuple[Array, Array | None]]:
-    return standardize(x, bias), (x, bias)
+def _standardize_forward(x: Array) -> tuple[Array, tuple[Array]]:
+    return standardize(x), (x,)
 
 
-def _standardize_backward(
-    residuals: tuple[Array, Array | None], cotangent: Array
-) -> tuple[Array, Array | None]:
+def _standardize_backward(residuals: tuple[Array], cotangent: Array) -> tuple[Array]:
     # From the input alone: the statistics cost less to compute again than to keep.
-    x, bias = recalled(residuals)
-    shifted, scale = centred(x, bias)
-    return through_standardize(shifted * scale, scale, widen(cotangent), x, bias)
+    (x,) = recalled(residuals)
+    shifted, scale = centred(x, None)
+    return (through_centred(shifted * scale, scale, widen(cotangent)).astype(x.dtype),)
 
 
 standardize.defvjp(_standardize_forward, _standardize_backward)
-
-
-def through_standardize(
-    unit: Float[Array, " hidden"],
-    scale: Float[Array, ""],
-    slope: Float[Array, " hidden"],
-    x: Float[Array, " hidden"],
-    bias: Float[Held, " hidden"] | None,
-) -> tuple[Array, Array | None]:
-    """The gradients of x and bias where unit = (x + bias - mean) scale has this slope."""
-    flat = slope - jnp.mean(slope)
-    gradient = ((flat - unit * jnp.mean(flat * unit)) * scale).astype(x.dtype)
-    if bias is None:
-        return gradient, None
-    gradient = jax.lax.optimization_barrier(gradient)
-    return gradient, gradient.astype(bias.dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -160,7 +146,10 @@ def rescaled(
     weight: Float[Held, " hidden"],
     shift: Float[Held, " hidden"],
 ) -> Float[Array, " hidden"]:
-    """x + bias scaled to mean 0 and variance 1, then by a weight, shifted and activated."""
+    """x + bias scaled to mean 0 and variance 1, then by a weight, shifted and activated.
+
+    The bias of the layer before comes in here for the same reason as in `mish`.
+    """
     shifted, scale = centred(x, bias)
     return activation(shifted * scale * weight + shift).astype(x.dtype)
 
@@ -183,8 +172,12 @@ def _rescaled_backward(
     # Stored in the activations' precision before they are summed over a batch, as in `mish`.
     of_shift = jax.lax.optimization_barrier(slope.astype(x.dtype))
     of_weight = jax.lax.optimization_barrier((widen(of_shift) * unit).astype(x.dtype))
-    gradients = through_standardize(unit, scale, widen(of_shift) * weight, x, bias)
-    return *gradients, of_weight.astype(weight.dtype), of_shift.astype(shift.dtype)
+    of_x = through_centred(unit, scale, widen(of_shift) * weight).astype(x.dtype)
+    of_bias = None
+    if bias is not None:
+        of_x = jax.lax.optimization_barrier(of_x)
+        of_bias = of_x.astype(bias.dtype)
+    return of_x, of_bias, of_weight.astype(weight.dtype), of_shift.astype(shift.dtype)
 
 
 rescaled.defvjp(_rescaled_forward, _rescaled_backward)
