@@ -274,6 +274,7 @@ def test_a_loss_that_turns_non_finite_stops_the_run(tmp_path):
     assert str(path) in message
 
 
+@pytest.mark.slow
 def test_seeds_share_out_over_devices():
     code = """
 import jax, numpy as np
