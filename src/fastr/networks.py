@@ -38,8 +38,8 @@ def widen(x: Float[Held, "*any"]) -> Float[Array, "*any"]:
 def elu(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """x where it is positive, exp(x) - 1 elsewhere.
 
-    `jax.nn.elu` takes expm1, which costs several times as much and is more exact only below the
-    rounding of what is added to it next.
+    `jax.nn.elu` takes expm1, which is more work and more exact only below the rounding of what is
+    added to it next.
     """
     negative = jnp.where(x > 0, 0.0, x)
     return jnp.where(x > 0, x, jnp.exp(negative) - 1.0)
