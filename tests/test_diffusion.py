@@ -62,9 +62,9 @@ def np_noise(net, feature, noisy, level):
     """phi^T mu, written as the double sum over coordinates."""
     time = np_embedder(net.time_embedding, np.asarray(sinusoid(jnp.asarray(float(level)))))
     matrix = np_encoder(net.noise_encoder, np.concatenate([noisy, time]))
-    matrix = matrix.reshape(len(feature), len(noisy))
+    matrix = matrix.reshape(len(noisy), len(feature))
     return np.array(
-        [sum(feature[k] * matrix[k, i] for k in range(len(feature))) for i in range(len(noisy))]
+        [sum(feature[k] * matrix[i, k] for k in range(len(feature))) for i in range(len(noisy))]
     )
 
 

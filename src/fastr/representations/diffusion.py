@@ -122,12 +122,14 @@ class Diffusion(AbstractRepresentation):
         noisy: Float[Array, " state"],
         time: Float[Array, " time"],
     ) -> Float[Array, " state"]:
-        """phi(s, a)^T mu(s'_t, t), summed in float32."""
+        """phi(s, a)^T mu(s'_t, t), summed in float32.
+
+        The matrix is kept transposed: sums run along rows, as they lie in memory.
+        """
         matrix = self.noise_encoder(jnp.concatenate([noisy, time]))
         wide = jnp.promote_types(feature.dtype, jnp.float32)
-        return jnp.matmul(
-            feature, matrix.reshape(feature.size, noisy.size), preferred_element_type=wide
-        )
+        transposed = matrix.reshape(noisy.size, feature.size).astype(wide)
+        return jnp.sum(transposed * feature.astype(wide)[None], axis=1)
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Squared error of the noise, summed over the state, plus reward (App. Diff-SR)."""
