@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import imageio_ffmpeg
 import numpy as np
 
 from fastr.errors import UserError
@@ -53,7 +52,9 @@ class Film:
         return True
 
     def begun(self, height: int, width: int) -> Generator[None, Any, None]:
-        """The encoder, waiting for the first picture."""
+        """The encoder, waiting for the first picture; returns are played without it."""
+        import imageio_ffmpeg
+
         gif = self.path.suffix.lower() == ".gif"
         options: dict[str, Any] = GIF if gif else {"quality": 7, "macro_block_size": 2}
         writer = imageio_ffmpeg.write_frames(
