@@ -1,7 +1,6 @@
 """What one seed owns on the device, and the compiled programs that move all seeds at once."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
 from fastr.agents.spectral import Spectral
@@ -18,8 +17,10 @@ from fastr.agents.td7 import TD7Config
 from fastr.inplace import InPlace
 from fastr.methods import AgentConfig
 from fastr.moments import Moments
+from fastr.precision import matmul_precision
 from fastr.replay import PrioritizedReplay, Replay
 from fastr.spec import EnvSpec
+from fastr.streams import stream
 from fastr.types import Metrics, Transition
 
 Result = TypeVar("Result")
@@ -129,11 +130,6 @@ class Learner(eqx.Module):
         return self.agent.policy()
 
 
-def stream(seed: Int[Array, ""], purpose: int, index: Int[Array, ""]) -> PRNGKeyArray:
-    """The key of one seed for one purpose at one moment; no state to carry or to save."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), index)
-
-
 class Cohort(eqx.Module):
     """All seeds of a run, and the clock they share."""
 
@@ -213,7 +209,7 @@ class Engine:
     ) -> Float[Array, "seed action"]:
         """The first actions, before anything was observed."""
         act = jax.vmap(Learner.explore, in_axes=(0, 0, None, None))
-        with self.matmul_precision():
+        with matmul_precision(self.config.precision):
             return act(cohort.learners, states, cohort.steps, self.random_steps)
 
     def _interact(
@@ -231,7 +227,7 @@ class Engine:
 
     def _improve(self, cohort: Cohort) -> tuple[Cohort, Float[Array, "seed metric"]]:
         """One update of every seed; the metrics in the order of `metric_names`."""
-        with self.matmul_precision():
+        with matmul_precision(self.config.precision):
             learners, metrics = each_seed(
                 lambda learner: learner.improve(cohort.steps, cohort.updates), cohort.learners
             )
@@ -244,11 +240,6 @@ class Engine:
         """Tell the agents of the seeds whose training episode is over what it returned."""
         end = jax.vmap(Learner.end_episode, in_axes=(0, 0, 0, None))
         return replace(cohort, learners=end(cohort.learners, returns, over, cohort.updates))
-
-    def matmul_precision(self) -> AbstractContextManager:
-        """The arithmetic of all float32 matrix products traced inside."""
-        exact = self.config.precision == "float32"
-        return jax.default_matmul_precision("float32" if exact else "tensorfloat32")
 
 
 def each_seed(function: Callable[[Learner], Result], learners: Learner) -> Result:

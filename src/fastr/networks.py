@@ -16,23 +16,12 @@ from itertools import pairwise
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+
+from fastr.precision import Held, wide_dtype, widen
 
 LAYER_NORM_EPSILON = 1e-6
 TIME_DIM = 128
-Held = Array | np.ndarray
-"""Parameters: in a policy read from a file they are NumPy's."""
-
-
-def wide_dtype(x: Held) -> jnp.dtype:
-    """The precision of sums of such numbers: float32, or their own where that is higher."""
-    return jnp.promote_types(x.dtype, jnp.float32)
-
-
-def widen(x: Float[Held, "*any"]) -> Float[Array, "*any"]:
-    """x in the precision of its sums."""
-    return jnp.asarray(x, wide_dtype(x))
 
 
 def elu(x: Float[Array, "*any"]) -> Float[Array, "*any"]:

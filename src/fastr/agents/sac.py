@@ -20,8 +20,9 @@ from fastr.agents.critics import (
 from fastr.checks import DEEPEST, require
 from fastr.networks import MLP, elu
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
+from fastr.precision import Precision
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition
+from fastr.types import Metrics, Transition
 
 LOG_STD_BOUNDS = (-20.0, 2.0)
 """Of the Gaussian before tanh, as in the public code."""

@@ -21,13 +21,14 @@ from fastr.checks import require
 from fastr.errors import UserError
 from fastr.networks import MLP, Head
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
+from fastr.precision import Precision, lowered
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import Encoder, RankingConfig
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition, lowered
+from fastr.types import Metrics, Transition
 
 RepresentationConfig = RankingConfig | DiffusionConfig
 """Any contrastive representation, a user's own among them, or Diff-SR's."""

@@ -18,8 +18,9 @@ from fastr.agents.deterministic import explored, smoothed
 from fastr.checks import require
 from fastr.networks import MLP, Linear, average_l1_norm, elu
 from fastr.optim import Adam, Layout, Parameters, Trainable
+from fastr.precision import Arithmetic
 from fastr.spec import EnvSpec
-from fastr.types import Arithmetic, Metrics, Transition
+from fastr.types import Metrics, Transition
 
 
 @dataclass(frozen=True)

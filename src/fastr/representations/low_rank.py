@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.checks import require
-from fastr.networks import inverse_norm, widen
+from fastr.networks import inverse_norm
+from fastr.precision import widen
 from fastr.representations.cp import CP, CPConfig
 from fastr.representations.ranking import Score, contrasted
 from fastr.spec import EnvSpec

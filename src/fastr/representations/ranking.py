@@ -24,13 +24,12 @@ from fastr.networks import (
     TimeEmbedding,
     l2_normalize,
     standardize,
-    wide_dtype,
-    widen,
 )
+from fastr.precision import Precision, lowered, wide_dtype, widen
 from fastr.representations.base import AbstractRepresentation, emptied
 from fastr.representations.schedule import perturb
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition, lowered
+from fastr.types import Metrics, Transition
 
 ScoreForm = Literal["l2", "raw", "layernorm"]
 Score = Callable[[Float[Array, "level candidate dim"]], Float[Array, "anchor level candidate"]]
@@ -287,11 +286,7 @@ class Contrast(eqx.Module):
 
     def encode(self, encoder: Encoder, x: Float[Array, " input"]) -> Float[Array, " feature"]:
         """The factor of one input, computed in the encoders' precision, given in the input's."""
-        return encoder(self.lowered(x)).astype(x.dtype)
-
-    def lowered(self, x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-        """x in the precision of the networks."""
-        return lowered(x, self.config.precision)
+        return encoder(lowered(x, self.config.precision)).astype(x.dtype)
 
     def hidden(
         self, states: Float[Array, "level batch state"]
@@ -309,8 +304,9 @@ class Contrast(eqx.Module):
         # One axis of rows: over two, the weights' gradients would need transposed copies.
         # The barrier keeps the sums of its gradient out of the optimiser's passes.
         weight = jax.lax.optimization_barrier(jnp.concatenate([state_weight, level_rows]))
-        rows, weight = aligned(inputs.reshape(levels * batch, -1), weight)
-        hidden = jax.vmap(encoder.trunk)(self.lowered(rows) @ self.lowered(weight))
+        factors = aligned(inputs.reshape(levels * batch, -1), weight)
+        rows, weight = (lowered(factor, self.config.precision) for factor in factors)
+        hidden = jax.vmap(encoder.trunk)(rows @ weight)
         return hidden.reshape(levels, batch, -1)
 
     def candidates(
@@ -353,8 +349,10 @@ class Contrast(eqx.Module):
             # Then the last layer is linear and so is the score: it may as well act on the anchors,
             # of which there are fewer than candidates.
             outlet = self.next_state_encoder.encoder.outlet
-            anchors = InnerProduct(self.lowered(score.anchors))
-            scores = anchors.before(self.lowered(outlet.weight))(self.hidden(states))
+            anchors, weight = (
+                lowered(factor, self.config.precision) for factor in (score.anchors, outlet.weight)
+            )
+            scores = InnerProduct(anchors).before(weight)(self.hidden(states))
         else:
             scores = score(self.candidates(states))
         if self.log_temperature is None:
@@ -371,7 +369,7 @@ class Contrast(eqx.Module):
         """Ranking loss of this score, plus weighted reward regression on these features."""
         noise = jax.random.normal(key, (self.config.noise_levels, *batch.next_state.shape))
         nce = ranking_loss(self.logits(score, perturb(batch.next_state, noise)))
-        predicted = jax.vmap(self.reward_head)(self.lowered(features))
+        predicted = jax.vmap(self.reward_head)(lowered(features, self.config.precision))
         reward = jnp.mean(jnp.square(predicted - batch.reward))
         metrics = {"nce_loss": nce, "reward_loss": reward}
         if self.log_temperature is not None:
