@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from fastr.activations import elu
 from fastr.agents.base import AbstractAgent, AbstractPolicy
 from fastr.agents.critics import (
     bootstrapped,
@@ -18,7 +19,7 @@ from fastr.agents.critics import (
     worst_error,
 )
 from fastr.checks import DEEPEST, require
-from fastr.networks import MLP, elu
+from fastr.networks import MLP
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
 from fastr.precision import Precision
 from fastr.spec import EnvSpec

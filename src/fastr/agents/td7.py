@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from fastr.activations import average_l1_norm, elu
 from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
 from fastr.agents.critics import bootstrapped, worst_error
 from fastr.agents.deterministic import explored, smoothed
 from fastr.checks import require
-from fastr.networks import MLP, Linear, average_l1_norm, elu
+from fastr.networks import MLP, Linear
 from fastr.optim import Adam, Layout, Parameters, Trainable
 from fastr.precision import Arithmetic
 from fastr.spec import EnvSpec

@@ -14,17 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from fastr.activations import l2_normalize, standardize
 from fastr.checks import DEEPEST, MOST_LEVELS, require, require_even
-from fastr.networks import (
-    TIME_DIM,
-    FourierHead,
-    Head,
-    LayerNorm,
-    ResidualMLP,
-    TimeEmbedding,
-    l2_normalize,
-    standardize,
-)
+from fastr.networks import TIME_DIM, FourierHead, Head, LayerNorm, ResidualMLP, TimeEmbedding
 from fastr.precision import Precision, lowered, wide_dtype, widen
 from fastr.representations.base import AbstractRepresentation, emptied
 from fastr.representations.schedule import perturb
