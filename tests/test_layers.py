@@ -59,7 +59,12 @@ LAYERS = [
     {"sweep.engine"},
     {"sweep.cluster", "sweep.local", "sweep.schedule"},
     {"sweep.hours", "sweep.view"},
-    {"representations.__init__", "representations.base", "representations.schedule"},
+    {
+        "representations.__init__",
+        "representations.base",
+        "representations.schedule",
+        "representations.scores",
+    },
     {"agents.__init__", "agents.base", "agents.critics"},
     {"agents.deterministic", "representations.ranking"},
     {"representations.diffusion", "representations.factored", "representations.joint"},

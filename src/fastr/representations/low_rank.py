@@ -10,7 +10,7 @@ from fastr.activations import inverse_norm
 from fastr.checks import require
 from fastr.precision import widen
 from fastr.representations.cp import CP, CPConfig
-from fastr.representations.ranking import Score, contrasted
+from fastr.representations.scores import Score, contrasted
 from fastr.spec import EnvSpec
 
 
