@@ -12,8 +12,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
-from fastr.agents.spectral import Spectral
-from fastr.agents.td7 import TD7Config
 from fastr.inplace import InPlace
 from fastr.methods import AgentConfig
 from fastr.moments import Moments
@@ -59,25 +57,21 @@ class Learner(eqx.Module):
     ) -> "Learner":
         """A fresh learner; everything random in its life follows from the seed."""
         agent = config.init(spec, stream(seed, INITIALISATION, jnp.zeros((), int)))
-        replay = Replay.empty(capacity, spec.row_dim)
-        if isinstance(config, TD7Config):
-            replay = PrioritizedReplay.empty(capacity, spec.row_dim, config.target_updates)
+        replay = agent.empty_replay(capacity, spec.row_dim)
         broken_at = jnp.full((), -1, jnp.int32)
         return cls(agent, replay, Moments.empty(spec.state_dim), seed, broken_at, config, spec)
 
     def observe(self, row: Float[Array, " row"], steps: Int[Array, ""]) -> "Learner":
         """With one more transition, after `steps` others."""
         learner = replace(self, replay=self.replay.add(row, steps))
-        if getattr(self.config, "keep", "nothing") != "nothing":
+        if self.agent.keeps:
             # What is kept was learned on observations in these units.
             return learner
         return replace(learner, moments=self.moments.update(row[: self.spec.state_dim]))
 
     def inherit(self, source: "Learner") -> "Learner":
         """With what the configuration keeps taken from another learner."""
-        if not (isinstance(self.agent, Spectral) and isinstance(source.agent, Spectral)):
-            return self
-        if self.agent.config.keep == "nothing":
+        if not self.agent.keeps:
             return self
         return replace(self, agent=self.agent.inherit(source.agent), moments=source.moments)
 
@@ -98,10 +92,7 @@ class Learner(eqx.Module):
         sample_key, update_key = jax.random.split(stream(self.seed, UPDATES, updates))
         with jax.named_scope("replay"):
             rows, slots = self.replay.sample(self.config.batch_size, steps, sample_key)
-            raw = Transition.unpack(rows, self.spec)
-            batch = replace(
-                raw, state=self.normalize(raw.state), next_state=self.normalize(raw.next_state)
-            )
+            batch = self.unpack(rows)
         agent, td_error, metrics = self.agent.update(batch, update_key, updates)
         with jax.named_scope("replay"):
             replay = self.replay.reweigh(slots, td_error, updates)
@@ -116,6 +107,13 @@ class Learner(eqx.Module):
         """After a training episode of this return, if it is over."""
         after = self.agent.end_episode(episode_return, updates)
         return replace(self, agent=chosen(over, after, self.agent))
+
+    def unpack(self, rows: Float[Array, "batch row"]) -> Transition:
+        """Transitions from packed rows, with states as the agent sees them."""
+        raw = Transition.unpack(rows, self.spec)
+        return replace(
+            raw, state=self.normalize(raw.state), next_state=self.normalize(raw.next_state)
+        )
 
     def normalize(self, states: Float[Array, "*batch state"]) -> Float[Array, "*batch state"]:
         """States as the agent sees them."""

@@ -221,11 +221,17 @@ class Spectral(AbstractAgent):
         )
         return agent, worst_error(values, td_target), learned | fitted | gained
 
-    def inherit(self, source: "Spectral") -> "Spectral":
+    @property
+    def keeps(self) -> bool:
+        """Whether the configuration keeps a part of the representation."""
+        return self.config.keep != "nothing"
+
+    def inherit(self, source: AbstractAgent) -> "Spectral":
         """With what the configuration keeps taken from another agent, target copy included."""
-        keep = self.config.keep
-        if keep == "nothing":
+        if not self.keeps:
             return self
+        assert isinstance(source, Spectral)
+        keep = self.config.keep
         kept = getattr(source.representation.net, ENCODERS[keep])
         online, target = (
             Layout.of(net).pack(with_kept(net, keep, lambda _: kept))
