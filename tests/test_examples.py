@@ -17,7 +17,7 @@ from fastr.cli import after_imports, command, run
 from fastr.config import from_json, preset, to_json
 from fastr.errors import UserError
 from fastr.methods import METHODS, named, quick_representation, register
-from fastr.representations.ranking import ranking_losses
+from fastr.representations.scores import ranking_losses
 from fastr.spec import EnvSpec
 from fastr.types import Transition
 

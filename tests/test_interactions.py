@@ -13,8 +13,10 @@ from fastr.groups import Group
 from fastr.representations.block import BlockConfig
 from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig
+from fastr.representations.factored import block_products
 from fastr.representations.low_rank import LowRankConfig
-from fastr.representations.ranking import FactorEncoder, InnerProduct, block_products
+from fastr.representations.ranking import FactorEncoder
+from fastr.representations.scores import InnerProduct
 from fastr.representations.tree import ProductEncoder, TreeConfig, matched_width
 from fastr.representations.tucker import TuckerConfig
 from fastr.spec import EnvSpec

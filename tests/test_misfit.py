@@ -25,7 +25,7 @@ from fastr.misfit.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points, retu
 from fastr.misfit.splits import split
 from fastr.misfit.verdict import Evidence, verdict
 from fastr.optim import Adam, Trainable
-from fastr.representations.ranking import ranking_loss, ranking_losses
+from fastr.representations.scores import ranking_loss, ranking_losses
 from fastr.spec import EnvSpec
 from transitions import walk, write_npz
 

@@ -6,20 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fastr.activations import LAYER_NORM_EPSILON, elu, l2_normalize, mish
 from fastr.agents.spectral import SpectralConfig
-from fastr.networks import (
-    LAYER_NORM_EPSILON,
-    MLP,
-    FourierHead,
-    LayerNorm,
-    Linear,
-    ResidualMLP,
-    TimeEmbedding,
-    elu,
-    l2_normalize,
-    mish,
-    sinusoid,
-)
+from fastr.networks import MLP, FourierHead, LayerNorm, Linear, ResidualMLP, TimeEmbedding, sinusoid
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.spec import EnvSpec

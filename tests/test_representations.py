@@ -12,14 +12,9 @@ import pytest
 from fastr.optim import Adam, Trainable
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
-from fastr.representations.ranking import (
-    Contrast,
-    InnerProduct,
-    contrasted,
-    positives,
-    ranking_loss,
-)
+from fastr.representations.ranking import Contrast
 from fastr.representations.schedule import perturb, vp_signal
+from fastr.representations.scores import InnerProduct, contrasted, positives, ranking_loss
 from fastr.spec import EnvSpec
 
 SCORES = ("l2", "raw", "layernorm")

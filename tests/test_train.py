@@ -13,7 +13,7 @@ import pytest
 
 from fastr.checkpoints import saving
 from fastr.cli import run
-from fastr.commands.training import finished_rows
+from fastr.commands.training import rows_of_all
 from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import RunError
 from fastr.runs import RunDirectory, RunWriter
@@ -334,7 +334,7 @@ def test_evaluation_repeats_itself(uninterrupted, capsys):
     assert known.isdisjoint(reports[0]["seeds"][0]["returns"])
 
 
-def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch):
+def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch, capsys):
     asked = []
 
     def ask_at_the_first_row(*_):
@@ -344,7 +344,9 @@ def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fastr.progress.TrainingProgress.__call__", ask_at_the_first_row)
     config = tiny(checkpoint_frames=0)
-    assert finished_rows(config, tmp_path / "run") is None
+    assert rows_of_all({"run": config, "next": config}, tmp_path) is None
+    assert f"the same command goes on in {tmp_path}" in capsys.readouterr().err
+    assert not (tmp_path / "next").exists()
     stopped = RunDirectory.open(tmp_path / "run")
     assert 0 < stopped.latest().frames < config.frames
     assert stopped.rows()

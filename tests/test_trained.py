@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 
 import fastr
+from fastr.activations import average_l1_norm
 from fastr.arrays import saved_cohort
 from fastr.errors import UserError
-from fastr.networks import average_l1_norm
 from fastr.policies import compiled
 from fastr.runs import RunDirectory
 from saved_runs import FRAMES, SEEDS, save_run

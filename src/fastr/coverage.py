@@ -16,8 +16,9 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
 from fastr import envs
-from fastr.representations.ranking import Contrastive, RankingConfig, ranking_loss
+from fastr.representations.ranking import Contrastive, RankingConfig
 from fastr.representations.schedule import perturb
+from fastr.representations.scores import ranking_loss
 from fastr.spec import EnvSpec
 from fastr.types import Transition
 

@@ -1,7 +1,6 @@
 """What one seed owns on the device, and the compiled programs that move all seeds at once."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
-from fastr.agents.spectral import Spectral
-from fastr.agents.td7 import TD7Config
 from fastr.inplace import InPlace
 from fastr.methods import AgentConfig
 from fastr.moments import Moments
+from fastr.precision import matmul_precision
 from fastr.replay import PrioritizedReplay, Replay
 from fastr.spec import EnvSpec
+from fastr.streams import stream
 from fastr.types import Metrics, Transition
 
 Result = TypeVar("Result")
@@ -58,25 +57,21 @@ class Learner(eqx.Module):
     ) -> "Learner":
         """A fresh learner; everything random in its life follows from the seed."""
         agent = config.init(spec, stream(seed, INITIALISATION, jnp.zeros((), int)))
-        replay = Replay.empty(capacity, spec.row_dim)
-        if isinstance(config, TD7Config):
-            replay = PrioritizedReplay.empty(capacity, spec.row_dim, config.target_updates)
+        replay = agent.empty_replay(capacity, spec.row_dim)
         broken_at = jnp.full((), -1, jnp.int32)
         return cls(agent, replay, Moments.empty(spec.state_dim), seed, broken_at, config, spec)
 
     def observe(self, row: Float[Array, " row"], steps: Int[Array, ""]) -> "Learner":
         """With one more transition, after `steps` others."""
         learner = replace(self, replay=self.replay.add(row, steps))
-        if getattr(self.config, "keep", "nothing") != "nothing":
+        if self.agent.keeps:
             # What is kept was learned on observations in these units.
             return learner
         return replace(learner, moments=self.moments.update(row[: self.spec.state_dim]))
 
     def inherit(self, source: "Learner") -> "Learner":
         """With what the configuration keeps taken from another learner."""
-        if not (isinstance(self.agent, Spectral) and isinstance(source.agent, Spectral)):
-            return self
-        if self.agent.config.keep == "nothing":
+        if not self.agent.keeps:
             return self
         return replace(self, agent=self.agent.inherit(source.agent), moments=source.moments)
 
@@ -97,10 +92,7 @@ class Learner(eqx.Module):
         sample_key, update_key = jax.random.split(stream(self.seed, UPDATES, updates))
         with jax.named_scope("replay"):
             rows, slots = self.replay.sample(self.config.batch_size, steps, sample_key)
-            raw = Transition.unpack(rows, self.spec)
-            batch = replace(
-                raw, state=self.normalize(raw.state), next_state=self.normalize(raw.next_state)
-            )
+            batch = self.unpack(rows)
         agent, td_error, metrics = self.agent.update(batch, update_key, updates)
         with jax.named_scope("replay"):
             replay = self.replay.reweigh(slots, td_error, updates)
@@ -116,6 +108,13 @@ class Learner(eqx.Module):
         after = self.agent.end_episode(episode_return, updates)
         return replace(self, agent=chosen(over, after, self.agent))
 
+    def unpack(self, rows: Float[Array, "batch row"]) -> Transition:
+        """Transitions from packed rows, with states as the agent sees them."""
+        raw = Transition.unpack(rows, self.spec)
+        return replace(
+            raw, state=self.normalize(raw.state), next_state=self.normalize(raw.next_state)
+        )
+
     def normalize(self, states: Float[Array, "*batch state"]) -> Float[Array, "*batch state"]:
         """States as the agent sees them."""
         if self.config.normalize_observations:
@@ -127,11 +126,6 @@ class Learner(eqx.Module):
         if self.config.normalize_observations:
             return NormalizedPolicy(self.agent.policy(), self.moments.mean, self.moments.std)
         return self.agent.policy()
-
-
-def stream(seed: Int[Array, ""], purpose: int, index: Int[Array, ""]) -> PRNGKeyArray:
-    """The key of one seed for one purpose at one moment; no state to carry or to save."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), index)
 
 
 class Cohort(eqx.Module):
@@ -213,7 +207,7 @@ class Engine:
     ) -> Float[Array, "seed action"]:
         """The first actions, before anything was observed."""
         act = jax.vmap(Learner.explore, in_axes=(0, 0, None, None))
-        with self.matmul_precision():
+        with matmul_precision(self.config.precision):
             return act(cohort.learners, states, cohort.steps, self.random_steps)
 
     def _interact(
@@ -231,7 +225,7 @@ class Engine:
 
     def _improve(self, cohort: Cohort) -> tuple[Cohort, Float[Array, "seed metric"]]:
         """One update of every seed; the metrics in the order of `metric_names`."""
-        with self.matmul_precision():
+        with matmul_precision(self.config.precision):
             learners, metrics = each_seed(
                 lambda learner: learner.improve(cohort.steps, cohort.updates), cohort.learners
             )
@@ -244,11 +238,6 @@ class Engine:
         """Tell the agents of the seeds whose training episode is over what it returned."""
         end = jax.vmap(Learner.end_episode, in_axes=(0, 0, 0, None))
         return replace(cohort, learners=end(cohort.learners, returns, over, cohort.updates))
-
-    def matmul_precision(self) -> AbstractContextManager:
-        """The arithmetic of all float32 matrix products traced inside."""
-        exact = self.config.precision == "float32"
-        return jax.default_matmul_precision("float32" if exact else "tensorfloat32")
 
 
 def each_seed(function: Callable[[Learner], Result], learners: Learner) -> Result:

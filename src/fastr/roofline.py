@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fastr.config import TrainConfig
 from fastr.count import Products, state_bytes
+from fastr.precision import Precision, matmul_precision
 from fastr.spec import EnvSpec
 
 
@@ -33,11 +34,10 @@ def floors(config: TrainConfig, spec: EnvSpec, work: Products) -> dict[str, Any]
     }
 
 
-def product_rate(dtype: str, precision: str) -> float:
+def product_rate(dtype: str, precision: Precision) -> float:
     """Multiply-adds per second of one large product of this precision."""
     size = 1024 if jax.default_backend() == "cpu" else 8192
-    exact = precision == "float32"
-    with jax.default_matmul_precision("float32" if exact else "tensorfloat32"):
+    with matmul_precision(precision):
         operands = jnp.ones((2, size, size), dtype)
         seconds = best_seconds(jax.jit(lambda pair: pair[0] @ pair[1]), operands)
     return size**3 / seconds

@@ -66,14 +66,7 @@ def moved(source: Learner, adapted: Learner, rows: Rows) -> Moved:
 
 @jax.jit
 def _measured(learner: Learner, values: Float[Array, "rows row"]) -> tuple[dict, Array]:
-    raw = Transition.unpack(values, learner.spec)
-    batch = Transition(
-        learner.normalize(raw.state),
-        raw.action,
-        learner.normalize(raw.next_state),
-        raw.reward,
-        raw.continues,
-    )
+    batch = learner.unpack(values)
     assert isinstance(learner.agent, Spectral)
     net = learner.agent.representation.net
     _, metrics = net.loss(batch, jax.random.key(0))

@@ -22,17 +22,15 @@ Axis names in shape annotations that mean the same everywhere (others are local 
 """
 
 from dataclasses import replace
-from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fastr.precision import Precision, lowered
 from fastr.spec import EnvSpec
 
 Metrics = dict[str, Float[Array, ""]]
-Arithmetic = Literal["float32", "tf32"]
-Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 class Transition(eqx.Module):
@@ -56,8 +54,3 @@ class Transition(eqx.Module):
         """With states as networks of this precision take them in."""
         state, next_state = lowered(self.state, precision), lowered(self.next_state, precision)
         return replace(self, state=state, next_state=next_state)
-
-
-def lowered(x: Float[Array, "*any"], precision: Precision) -> Float[Array, "*any"]:
-    """x as a network of this precision takes it in."""
-    return x.astype(jnp.bfloat16) if precision == "bfloat16" else x

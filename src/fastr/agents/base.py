@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from fastr.replay import PrioritizedReplay, Replay
 from fastr.types import Metrics, Transition
 
 Tree = TypeVar("Tree")
@@ -47,6 +48,19 @@ class AbstractAgent(eqx.Module):
         updates: Int[Array, ""],  # noqa: ARG002
     ) -> "AbstractAgent":
         """After a training episode of this return, `updates` updates into the run."""
+        return self
+
+    def empty_replay(self, capacity: int, row_dim: int) -> Replay | PrioritizedReplay:
+        """Room for so many packed transitions, drawn from in the way that this agent asks for."""
+        return Replay.empty(capacity, row_dim)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a part of it never moves; then observations stay in that part's units, too."""
+        return False
+
+    def inherit(self, source: "AbstractAgent") -> "AbstractAgent":  # noqa: ARG002
+        """With the part that never moves taken from another agent of the same method."""
         return self
 
     @abc.abstractmethod

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.networks import MLP, elu
+from fastr.activations import elu
+from fastr.networks import MLP
 from fastr.spec import EnvSpec
 from fastr.types import Metrics, Transition
 

@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from fastr.activations import elu
 from fastr.agents.base import AbstractPolicy
-from fastr.networks import MLP, elu
+from fastr.networks import MLP
 from fastr.optim import Layout, Parameters
 from fastr.spec import EnvSpec
 

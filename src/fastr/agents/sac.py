@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from fastr.activations import elu
 from fastr.agents.base import AbstractAgent, AbstractPolicy
 from fastr.agents.critics import (
     bootstrapped,
@@ -18,10 +19,11 @@ from fastr.agents.critics import (
     worst_error,
 )
 from fastr.checks import DEEPEST, require
-from fastr.networks import MLP, elu
+from fastr.networks import MLP
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
+from fastr.precision import Precision
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition
+from fastr.types import Metrics, Transition
 
 LOG_STD_BOUNDS = (-20.0, 2.0)
 """Of the Gaussian before tanh, as in the public code."""

@@ -21,13 +21,14 @@ from fastr.checks import require
 from fastr.errors import UserError
 from fastr.networks import MLP, Head
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
+from fastr.precision import Precision, lowered
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import Encoder, RankingConfig
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition, lowered
+from fastr.types import Metrics, Transition
 
 RepresentationConfig = RankingConfig | DiffusionConfig
 """Any contrastive representation, a user's own among them, or Diff-SR's."""
@@ -220,11 +221,17 @@ class Spectral(AbstractAgent):
         )
         return agent, worst_error(values, td_target), learned | fitted | gained
 
-    def inherit(self, source: "Spectral") -> "Spectral":
+    @property
+    def keeps(self) -> bool:
+        """Whether the configuration keeps a part of the representation."""
+        return self.config.keep != "nothing"
+
+    def inherit(self, source: AbstractAgent) -> "Spectral":
         """With what the configuration keeps taken from another agent, target copy included."""
-        keep = self.config.keep
-        if keep == "nothing":
+        if not self.keeps:
             return self
+        assert isinstance(source, Spectral)
+        keep = self.config.keep
         kept = getattr(source.representation.net, ENCODERS[keep])
         online, target = (
             Layout.of(net).pack(with_kept(net, keep, lambda _: kept))

@@ -29,8 +29,9 @@ from fastr.agents.deterministic import (
 from fastr.checks import require
 from fastr.networks import MLP
 from fastr.optim import Adam, Parameters, Trainable, polyak
+from fastr.precision import Precision
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition
+from fastr.types import Metrics, Transition
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from fastr.activations import average_l1_norm, elu
 from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
 from fastr.agents.critics import bootstrapped, worst_error
 from fastr.agents.deterministic import explored, smoothed
 from fastr.checks import require
-from fastr.networks import MLP, Linear, average_l1_norm, elu
+from fastr.networks import MLP, Linear
 from fastr.optim import Adam, Layout, Parameters, Trainable
+from fastr.precision import Arithmetic
+from fastr.replay import PrioritizedReplay
 from fastr.spec import EnvSpec
-from fastr.types import Arithmetic, Metrics, Transition
+from fastr.types import Metrics, Transition
 
 
 @dataclass(frozen=True)
@@ -321,6 +324,10 @@ class TD7(AbstractAgent):
         critics = self.critics.layout.unpack(self.target.critics)
         values = jnp.min(twin_q(critics, batch.next_state, actions, zsa, zs), axis=0)
         return bootstrapped(batch, self.bounds.clip(values), self.config.discount)
+
+    def empty_replay(self, capacity: int, row_dim: int) -> PrioritizedReplay:
+        """A replay whose largest priority is renewed at every hard copy (App. TD7)."""
+        return PrioritizedReplay.empty(capacity, row_dim, self.config.target_updates)
 
     def end_episode(self, episode_return: Float[Array, ""], updates: Int[Array, ""]) -> "TD7":
         """Judge the behaviour policy by one more episode; keep it, try on, or drop it.

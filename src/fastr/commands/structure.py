@@ -1,6 +1,5 @@
 """fastr ablation and fastr coverage: what the interaction of the factors is worth."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import tyro
 
 from fastr.checks import require_seeds
 from fastr.commands.show import Flag, print_json, print_table, write_csv
-from fastr.commands.training import check_possible, finished_rows
+from fastr.commands.training import rows_of_all
 from fastr.config import METHODS, TrainConfig, grounded, on_this_device, preset
 from fastr.errors import UserError
 from fastr.experiments import CONDITIONS
@@ -53,15 +52,8 @@ class Ablation:
         configs = {method: self.config(method) for method in dict.fromkeys(self.methods)}
         if not configs:
             raise UserError("--methods is empty; name at least one.")
-        for config in configs.values():
-            check_possible(config)
-        rows = {}
-        for method, config in configs.items():
-            if (found := finished_rows(config, out / method)) is None:
-                print(f"fastr: stopped; the same command goes on in {out}.", file=sys.stderr)
-                return 0
-            rows[method] = found
-        return self.report(configs, rows, out)
+        rows = rows_of_all(configs, out)
+        return 0 if rows is None else self.report(configs, rows, out)
 
     def config(self, method: str) -> TrainConfig:
         """The run of one method."""

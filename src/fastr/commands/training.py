@@ -119,6 +119,21 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]] | Non
         return writer.rows() if ended(config, writer) else None
 
 
+def rows_of_all(
+    configs: dict[str, TrainConfig], out: Path
+) -> dict[str, list[dict[str, Any]]] | None:
+    """The rows of every run, one after the other in OUT/NAME; None if one was asked to stop."""
+    for config in configs.values():
+        check_possible(config)
+    found = {}
+    for name, config in configs.items():
+        if (rows := finished_rows(config, out / name)) is None:
+            print(f"fastr: stopped; the same command goes on in {out}.", file=sys.stderr)
+            return None
+        found[name] = rows
+    return found
+
+
 def as_stored(config: TrainConfig) -> Any:
     """The configuration as a run's record has it."""
     return json.loads(json.dumps(to_json(config)))

@@ -1,7 +1,6 @@
 """fastr transfer: keep the body, relearn the hands."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import tyro
 from fastr.agents.spectral import Keep, SpectralConfig, part_to_keep
 from fastr.commands.looking import opened
 from fastr.commands.show import Flag, print_json, print_table, write_csv
-from fastr.commands.training import check_possible, finished_rows
+from fastr.commands.training import rows_of_all
 from fastr.config import TrainConfig, from_json
 from fastr.envs import require_imported
 from fastr.errors import UserError
@@ -69,15 +68,8 @@ class Transfer:
         """Zero-shot returns, one condition after the other, then the comparison."""
         conditions = self.conditions()
         out = self.out or Path("runs") / f"transfer-{conditions[0].config.task.replace(':', '-')}"
-        for condition in conditions:
-            check_possible(condition.config)
-        found = {}
-        for condition in conditions:
-            if (rows := finished_rows(condition.config, out / condition.label)) is None:
-                print(f"fastr: stopped; the same command goes on in {out}.", file=sys.stderr)
-                return 0
-            found[condition.label] = rows
-        return self.report(conditions, found, out)
+        rows = rows_of_all({entry.label: entry.config for entry in conditions}, out)
+        return 0 if rows is None else self.report(conditions, rows, out)
 
     def conditions(self) -> list[Condition]:
         """Every run to make."""

@@ -11,9 +11,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import fastr
+from fastr.activations import LAYER_NORM_EPSILON
 from fastr.export.facts import text_values
 from fastr.export.program import ACTION, NORMALIZED, OBSERVATION, Program, Step
-from fastr.networks import LAYER_NORM_EPSILON
 from fastr.spec import EnvSpec
 
 OPSET = 17

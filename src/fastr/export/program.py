@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fastr.activations import elu
 from fastr.agents.base import AbstractPolicy
 from fastr.agents.deterministic import DeterministicPolicy
 from fastr.agents.sac import MeanPolicy
 from fastr.agents.td7 import KeptPolicy
 from fastr.envs import Bounds
 from fastr.learner import NormalizedPolicy
-from fastr.networks import MLP, LayerNorm, Linear, elu
+from fastr.networks import MLP, LayerNorm, Linear
 
 OBSERVATION, NORMALIZED, ACTION = "observation", "normalized_action", "action"
 ACTIVATIONS: dict[Callable, str] = {elu: "elu", jax.nn.relu: "relu"}

@@ -7,10 +7,10 @@ from typing import Any, Literal
 from fastr.checks import DEEPEST, MOST_LEVELS, require, require_seeds
 from fastr.misfit.splits import SplitBy
 from fastr.names import Preset
+from fastr.precision import Precision
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import ScoreForm
-from fastr.types import Precision
 
 Kind = Literal["cp", "joint"]
 KINDS: tuple[Kind, ...] = ("cp", "joint")

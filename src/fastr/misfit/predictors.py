@@ -17,8 +17,8 @@ from fastr.misfit.config import Kind, PredictorConfig
 from fastr.networks import Linear
 from fastr.representations.cp import CP
 from fastr.representations.joint import Joint
-from fastr.representations.ranking import InnerProduct, ranking_loss, ranking_losses
 from fastr.representations.schedule import perturb
+from fastr.representations.scores import InnerProduct, ranking_loss, ranking_losses
 from fastr.spec import EnvSpec
 from fastr.types import Metrics
 

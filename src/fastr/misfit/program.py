@@ -14,7 +14,9 @@ from jaxtyping import Array, Float, Int
 from fastr.misfit.config import Kind, MisfitConfig
 from fastr.misfit.predictors import Predictor, Scales
 from fastr.optim import Adam, Parameters, Trainable
+from fastr.precision import matmul_precision
 from fastr.spec import EnvSpec
+from fastr.streams import stream
 
 # Random streams: what is drawn for one purpose is never drawn for another.
 INITIALISATION, NOISE, VALIDATION, TEST = range(4)
@@ -66,7 +68,7 @@ class Program:
 
             return jax.lax.fori_loop(0, count, update, (trainable, jnp.zeros(2)))
 
-        with self.precision():
+        with matmul_precision(self.config.precision):
             over_seeds = jax.vmap(one, in_axes=(0, None, 0, 0))
             return jax.vmap(over_seeds, in_axes=(0, 0, 0, None))(
                 trainables, scales, rows, self.seeds
@@ -92,7 +94,7 @@ class Program:
                 (content, keys),
             )
 
-        with self.precision():
+        with matmul_precision(self.config.precision):
             over_seeds = jax.vmap(one, in_axes=(0, None, None))
             return jax.vmap(over_seeds)(trainables, scales, rows)
 
@@ -110,15 +112,3 @@ class Program:
             return jnp.where(better.reshape(better.shape + (1,) * (new.ndim - 2)), new, old)
 
         return jax.tree.map(choose, parameters, kept), jnp.where(better, loss, lowest)
-
-    def precision(self) -> Any:
-        """The arithmetic of all float32 products traced inside."""
-        exact = self.config.precision == "float32"
-        return jax.default_matmul_precision("float32" if exact else "tensorfloat32")
-
-
-def stream(
-    seed: Int[Array, ""], purpose: Int[Array, ""] | int, index: Int[Array, ""] | int
-) -> Array:
-    """The key of one seed for one purpose at one moment."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), index)

@@ -7,8 +7,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.checks import require
 from fastr.errors import UserError
-from fastr.representations.factored import Factored, Factors
-from fastr.representations.ranking import RankingConfig, block_products
+from fastr.representations.factored import Factored, Factors, block_products
+from fastr.representations.ranking import RankingConfig
 from fastr.spec import EnvSpec
 
 

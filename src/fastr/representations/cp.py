@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.representations.factored import Factored, Factors
-from fastr.representations.ranking import InnerProduct, RankingConfig, Score, Scored
+from fastr.representations.ranking import RankingConfig, Scored
+from fastr.representations.scores import InnerProduct, Score
 from fastr.spec import EnvSpec
 from fastr.types import Transition
 

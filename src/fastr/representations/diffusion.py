@@ -9,10 +9,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.checks import DEEPEST, MOST_LEVELS, require, require_even
 from fastr.networks import TIME_DIM, FourierHead, Linear, ResidualMLP, TimeEmbedding
+from fastr.precision import Precision, lowered, widen
 from fastr.representations.base import AbstractRepresentation, emptied
 from fastr.representations.schedule import vp_signal
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition, lowered
+from fastr.types import Metrics, Transition
 
 EMBEDDING = (256, 128)
 """Widths of the networks in front of the joint encoder (App. Diff-SR)."""
@@ -101,14 +102,14 @@ class Diffusion(AbstractRepresentation):
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " embedding"]:
         """The state's embedding."""
-        return self.state_embedder(self.lowered(state)).astype(state.dtype)
+        return self.state_embedder(lowered(state, self.config.precision)).astype(state.dtype)
 
     def combine(
         self, context: Float[Array, " embedding"], action: Float[Array, " action"]
     ) -> Float[Array, " feature"]:
         """phi(s, a); not normalised."""
-        embedded = self.action_embedder(self.lowered(action))
-        pair = jnp.concatenate([self.lowered(context), embedded])
+        embedded = self.action_embedder(lowered(action, self.config.precision))
+        pair = jnp.concatenate([lowered(context, self.config.precision), embedded])
         return self.encoder(pair).astype(action.dtype)
 
     def readable(self) -> "Diffusion":
@@ -127,9 +128,8 @@ class Diffusion(AbstractRepresentation):
         The matrix is kept transposed: sums run along rows, as they lie in memory.
         """
         matrix = self.noise_encoder(jnp.concatenate([noisy, time]))
-        wide = jnp.promote_types(feature.dtype, jnp.float32)
-        transposed = matrix.reshape(noisy.size, feature.size).astype(wide)
-        return jnp.sum(transposed * feature.astype(wide)[None], axis=1)
+        transposed = widen(matrix.reshape(noisy.size, feature.size))
+        return jnp.sum(transposed * widen(feature)[None], axis=1)
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Squared error of the noise, summed over the state, plus reward (App. Diff-SR)."""
@@ -140,7 +140,7 @@ class Diffusion(AbstractRepresentation):
         features = jax.vmap(self.feature)(batch.state, batch.action)
         predicted = self.denoised(features, self.noisy(batch.next_state, noise, levels), levels)
         denoising = jnp.mean(jnp.sum(jnp.square(predicted - noise), axis=1))
-        rewards = jax.vmap(self.reward_head)(self.lowered(features))
+        rewards = jax.vmap(self.reward_head)(lowered(features, self.config.precision))
         reward = jnp.mean(jnp.square(rewards - batch.reward))
         metrics = {"denoising_loss": denoising, "reward_loss": reward}
         return denoising + self.config.reward_weight * reward, metrics
@@ -166,13 +166,8 @@ class Diffusion(AbstractRepresentation):
         """The noise predicted in every row; time embeddings are computed once per level."""
         all_levels = jnp.arange(self.config.noise_levels, dtype=noisy.dtype)
         times = jax.vmap(self.time_embedding)(all_levels)[levels]
-        return jax.vmap(self.predicted_noise)(
-            self.lowered(features), self.lowered(noisy), self.lowered(times)
-        )
-
-    def lowered(self, x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-        """x in the precision of the networks."""
-        return lowered(x, self.config.precision)
+        inputs = [lowered(x, self.config.precision) for x in (features, noisy, times)]
+        return jax.vmap(self.predicted_noise)(*inputs)
 
     def networks(self) -> dict[str, PyTree]:
         """Every parameter once, under the name of the network it belongs to."""

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from fastr.representations.ranking import (
@@ -51,3 +52,11 @@ class Factored(Contrastive):
         """Every parameter once, under the name of the network it belongs to."""
         own = {"state_encoder": self.state_encoder, "action_encoder": self.action_encoder}
         return own | self.contrast.networks()
+
+
+def block_products(
+    first: Float[Array, " factor"], second: Float[Array, " factor"], size: int
+) -> Float[Array, " product"]:
+    """x_i y_j for all i and j of the same block of this size, block by block, row by row."""
+    blocks = first.reshape(-1, size, 1) * second.reshape(-1, 1, size)
+    return jnp.ravel(blocks)

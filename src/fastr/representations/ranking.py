@@ -1,11 +1,10 @@
 """Ranking perturbed noise-contrastive estimation, Eq. (nce-prelim) and Eq. (nce).
 
-What all contrastive representations share: the variance-preserving perturbation of next states, the
-next-state factor conditioned on the noise level, the ranking loss, and the reward head.
+What all contrastive representations share: sizes, encoders, the next-state factor conditioned on
+the noise level, and the reward head.
 """
 
 import abc
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -14,27 +13,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from fastr.activations import l2_normalize, standardize
 from fastr.checks import DEEPEST, MOST_LEVELS, require, require_even
-from fastr.networks import (
-    TIME_DIM,
-    FourierHead,
-    Head,
-    LayerNorm,
-    ResidualMLP,
-    TimeEmbedding,
-    l2_normalize,
-    standardize,
-    wide_dtype,
-    widen,
-)
+from fastr.networks import TIME_DIM, FourierHead, Head, LayerNorm, ResidualMLP, TimeEmbedding
+from fastr.precision import Precision, lowered, widen
 from fastr.representations.base import AbstractRepresentation, emptied
 from fastr.representations.schedule import perturb
+from fastr.representations.scores import InnerProduct, Score, ranking_loss, scaled
 from fastr.spec import EnvSpec
-from fastr.types import Metrics, Precision, Transition, lowered
+from fastr.types import Metrics, Transition
 
 ScoreForm = Literal["l2", "raw", "layernorm"]
-Score = Callable[[Float[Array, "level candidate dim"]], Float[Array, "anchor level candidate"]]
-"""Every anchor of a batch with every candidate, up to a number per anchor and level."""
 
 
 @dataclass(frozen=True)
@@ -94,142 +83,6 @@ class RankingConfig(abc.ABC):
         require_even(self, "fourier_dim")
 
 
-@jax.custom_vjp
-def ranking_loss(logits: Float[Array, "batch level batch"]) -> Float[Array, ""]:
-    """Mean over anchors and levels of -log softmax at the true candidate, Eq. (nce).
-
-    Anchor i's logits at one level are its scores with every next state of the batch; its own is i.
-    """
-    return _ranking_forward(logits)[0]
-
-
-def _ranking_forward(logits: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    # Relative to the true candidate's logit instead of the largest, which it takes a pass over all
-    # of them to find. Up to 80 nats below the largest this is exact, as the sum is at least one and
-    # does not overflow; beyond, the loss is the distance itself, within ln(batch).
-    own = positives(logits)
-    leads = logits - own[..., None]
-    total = jnp.sum(jnp.exp(jnp.minimum(leads, 80.0)), axis=-1)
-    losses = jnp.maximum(jnp.log(total), jnp.max(leads, axis=-1))
-    return jnp.mean(losses), (logits, own, losses)
-
-
-def _ranking_backward(residuals: tuple[Array, Array, Array], cotangent: Array) -> tuple[Array]:
-    logits, own, losses = residuals
-    softmax = jnp.exp(logits - (own + losses)[..., None])
-    identity = jnp.eye(logits.shape[-1])[:, None]
-    return ((softmax - identity) * (cotangent / losses.size),)
-
-
-ranking_loss.defvjp(_ranking_forward, _ranking_backward)
-
-
-def positives(logits: Float[Array, "batch level batch"]) -> Float[Array, "batch level"]:
-    """The logits of the true candidates."""
-    own = jnp.arange(logits.shape[0])
-    return logits[own, :, own]
-
-
-def ranking_losses(logits: Float[Array, "batch level batch"]) -> Float[Array, "batch level"]:
-    """-log softmax at the true candidate, of each anchor at each level."""
-    return jax.nn.logsumexp(logits, axis=-1) - positives(logits)
-
-
-@jax.custom_vjp
-def contrasted(
-    anchors: Float[Array, "anchor dim"], candidates: Float[Array, "level candidate dim"]
-) -> Float[Array, "anchor level candidate"]:
-    """Every anchor's inner product with every candidate, for a loss that only compares those.
-
-    Products are in the candidates' precision, summed and returned in float32. What all candidates
-    of a level share shifts the logits of an anchor alike, so it may have no gradient. Rounding
-    gives it one: a row of softmax - own sums to zero, and in bfloat16 it does not (-511/512 rounds
-    to -1, while 1/512 stays). Times a mean that all candidates share, this was a force on what the
-    loss cannot see, and it drove factors to norms of 1e9 (docs/deviations.md). So the backward pass
-    takes what a row has too much off both gradients, as if candidates were centred.
-    """
-    levels, size, dim = candidates.shape
-    narrow = anchors.astype(candidates.dtype)
-    flat = candidates.reshape(levels * size, dim)
-    products = jnp.matmul(narrow, flat.T, preferred_element_type=wide_dtype(flat))
-    return products.reshape(-1, levels, size)
-
-
-def _contrasted_forward(anchors: Array, candidates: Array) -> tuple[Array, tuple[Array, Array]]:
-    return contrasted(anchors, candidates), (anchors, candidates)
-
-
-def _contrasted_backward(
-    residuals: tuple[Array, Array], cotangent: Float[Array, "anchor level candidate"]
-) -> tuple[Array, Array]:
-    # The barrier keeps the mean out of the pass that makes the candidates, which it would slow.
-    anchors, candidates = jax.lax.optimization_barrier(residuals)
-    levels, size, dim = candidates.shape
-    # An explicit rounding: that of a conversion there and back the compiler may leave out.
-    kind = jnp.finfo(candidates.dtype)
-    rounded = jax.lax.reduce_precision(cotangent, kind.nexp, kind.nmant)
-    excess = jnp.sum(rounded, axis=-1)
-    narrow = rounded.astype(candidates.dtype).reshape(-1, levels * size)
-    flat = candidates.reshape(levels * size, dim)
-    to_anchors = jnp.matmul(narrow, flat, preferred_element_type=wide_dtype(flat))
-    shared = jnp.mean(widen(candidates), axis=1)
-    to_candidates = (narrow.T @ anchors.astype(flat.dtype)).reshape(candidates.shape)
-    pulled = jnp.matmul(excess.T / size, anchors, precision="highest")
-    return (
-        (to_anchors - jnp.matmul(excess, shared, precision="highest")).astype(anchors.dtype),
-        (widen(to_candidates) - pulled[:, None]).astype(candidates.dtype),
-    )
-
-
-contrasted.defvjp(_contrasted_forward, _contrasted_backward)
-
-
-@jax.custom_vjp
-def scaled(
-    scores: Float[Array, "anchor level candidate"], factors: Float[Array, " level"]
-) -> Float[Array, "anchor level candidate"]:
-    """The scores of each level times its factor."""
-    return scores * factors[None, :, None]
-
-
-def _scaled_forward(scores: Array, factors: Array) -> tuple[Array, tuple[Array, Array]]:
-    return scaled(scores, factors), (scores, factors)
-
-
-def _scaled_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    scores, factors = residuals
-    # Over candidates first, like all sums of this array: then one pass makes them all.
-    by_anchor = jax.lax.optimization_barrier(jnp.sum(cotangent * scores, axis=-1))
-    return scaled(cotangent, factors), jnp.sum(by_anchor, axis=0)
-
-
-scaled.defvjp(_scaled_forward, _scaled_backward)
-
-
-class InnerProduct(eqx.Module):
-    """A score that is linear in the candidates: their inner product with an anchor."""
-
-    anchors: Float[Array, "anchor dim"]
-
-    def __call__(
-        self, candidates: Float[Array, "level candidate dim"]
-    ) -> Float[Array, "anchor level candidate"]:
-        """Every anchor with every candidate, up to a number per anchor and level."""
-        return contrasted(self.anchors, candidates)
-
-    def before(self, weight: Float[Array, "hidden dim"]) -> "InnerProduct":
-        """The same score of vectors x that this matrix makes candidates of: a (x W) = (a W^T) x."""
-        return InnerProduct(self.anchors @ weight.T)
-
-
-def block_products(
-    first: Float[Array, " factor"], second: Float[Array, " factor"], size: int
-) -> Float[Array, " product"]:
-    """x_i y_j for all i and j of the same block of this size, block by block, row by row."""
-    blocks = first.reshape(-1, size, 1) * second.reshape(-1, 1, size)
-    return jnp.ravel(blocks)
-
-
 def aligned(
     rows: Float[Array, "row input"], weight: Float[Array, "input output"]
 ) -> tuple[Float[Array, "row padded"], Float[Array, "padded output"]]:
@@ -287,11 +140,7 @@ class Contrast(eqx.Module):
 
     def encode(self, encoder: Encoder, x: Float[Array, " input"]) -> Float[Array, " feature"]:
         """The factor of one input, computed in the encoders' precision, given in the input's."""
-        return encoder(self.lowered(x)).astype(x.dtype)
-
-    def lowered(self, x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-        """x in the precision of the networks."""
-        return lowered(x, self.config.precision)
+        return encoder(lowered(x, self.config.precision)).astype(x.dtype)
 
     def hidden(
         self, states: Float[Array, "level batch state"]
@@ -309,8 +158,9 @@ class Contrast(eqx.Module):
         # One axis of rows: over two, the weights' gradients would need transposed copies.
         # The barrier keeps the sums of its gradient out of the optimiser's passes.
         weight = jax.lax.optimization_barrier(jnp.concatenate([state_weight, level_rows]))
-        rows, weight = aligned(inputs.reshape(levels * batch, -1), weight)
-        hidden = jax.vmap(encoder.trunk)(self.lowered(rows) @ self.lowered(weight))
+        factors = aligned(inputs.reshape(levels * batch, -1), weight)
+        rows, weight = (lowered(factor, self.config.precision) for factor in factors)
+        hidden = jax.vmap(encoder.trunk)(rows @ weight)
         return hidden.reshape(levels, batch, -1)
 
     def candidates(
@@ -353,8 +203,10 @@ class Contrast(eqx.Module):
             # Then the last layer is linear and so is the score: it may as well act on the anchors,
             # of which there are fewer than candidates.
             outlet = self.next_state_encoder.encoder.outlet
-            anchors = InnerProduct(self.lowered(score.anchors))
-            scores = anchors.before(self.lowered(outlet.weight))(self.hidden(states))
+            anchors, weight = (
+                lowered(factor, self.config.precision) for factor in (score.anchors, outlet.weight)
+            )
+            scores = InnerProduct(anchors).before(weight)(self.hidden(states))
         else:
             scores = score(self.candidates(states))
         if self.log_temperature is None:
@@ -371,7 +223,7 @@ class Contrast(eqx.Module):
         """Ranking loss of this score, plus weighted reward regression on these features."""
         noise = jax.random.normal(key, (self.config.noise_levels, *batch.next_state.shape))
         nce = ranking_loss(self.logits(score, perturb(batch.next_state, noise)))
-        predicted = jax.vmap(self.reward_head)(self.lowered(features))
+        predicted = jax.vmap(self.reward_head)(lowered(features, self.config.precision))
         reward = jnp.mean(jnp.square(predicted - batch.reward))
         metrics = {"nce_loss": nce, "reward_loss": reward}
         if self.log_temperature is not None:

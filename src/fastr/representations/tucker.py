@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.networks import BilinearHead, Head
-from fastr.representations.factored import Factored, Factors
-from fastr.representations.ranking import InnerProduct, RankingConfig, Scored, block_products
+from fastr.representations.factored import Factored, Factors, block_products
+from fastr.representations.ranking import RankingConfig, Scored
+from fastr.representations.scores import InnerProduct
 from fastr.spec import EnvSpec
 from fastr.types import Transition
 
