@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastr.cli import ON_TASKS, OTHERS, missing, one_sentence, run
+from fastr.cli import ON_TASKS, OTHERS, in_words, missing, one_sentence, run
 from fastr.commands import training
 from fastr.commands.training import averaged, going_on
 from fastr.config import preset, to_json
@@ -193,6 +194,11 @@ def test_a_message_in_either_kind_of_box_is_one_sentence(box):
     assert one_sentence("train", box) == "--frames: it is odd."
 
 
+def test_none_is_no_name_to_choose():
+    said = in_words("invalid choice 'on' for argument '--x'. Expected one of ('None', 'one')")
+    assert said == "--x on is unknown. Did you mean one? It is one of one"
+
+
 def test_every_command_has_its_example():
     for name in (*ON_TASKS, *OTHERS, "misfit", "sweep"):
         said = missing(name, f"Missing from fastr {name}: PATH Where. (required)")
@@ -300,6 +306,19 @@ def test_help_names_every_hyperparameter(capsys):
     said = capsys.readouterr().out
     for name in ("--discount", "--feature-dim", "--score", "--frames", "--seeds", "--out"):
         assert name in said
+
+
+@pytest.mark.parametrize("name", [*ON_TASKS, *OTHERS, "misfit", "sweep"])
+def test_help_gives_every_default_once_and_as_a_value(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit):
+        run([name, "--help"])
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    for option in " ".join(lines).split(" --"):
+        assert not re.search(r"\(default: (None|'')?\)", option), option
+        assert not re.search(r"\{None|None\}", option), option
+        # What the parser adds stands last and has no full stop behind it.
+        assert not re.search(r"\(default.*\(default: [^()]*\)$", option), option
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback():

@@ -259,6 +259,7 @@ def parsed(
     import tyro
 
     said = io.StringIO()
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands, tyro.conf.DisallowNone)
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(  # pyright: ignore[reportReturnType]
@@ -266,7 +267,7 @@ def parsed(
                 prog=f"fastr {name}",
                 args=arguments,
                 default=default,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
+                config=markers,
             )
     except SystemExit as stop:
         if not stop.code:
@@ -326,7 +327,7 @@ def misfitting(found: re.Match[str]) -> str:
 
 def unknown(found: re.Match[str]) -> str:
     """A name that is none of those an option knows."""
-    known = re.findall(r"'([^']+)'", found[3])
+    known = [name for name in re.findall(r"'([^']+)'", found[3]) if name != "None"]
     said = f"{found[2]} {found[1]}" if found[2].startswith("--") else found[1]
     return f"{said} is unknown.{nearest(found[1], known)} It is one of {', '.join(known)}"
 

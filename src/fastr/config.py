@@ -20,7 +20,11 @@ from fastr.representations.tree import TreeConfig
 class TrainConfig:
     """Train one agent per seed on one task (App. Shared Training Protocol)."""
 
-    task: Annotated[str, tyro.conf.Positional]
+    task: Annotated[
+        str,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="TASK", help_behavior_hint="(required)"),
+    ]
     """DM Control Suite task (humanoid-walk), Gymnasium environment (gym:HalfCheetah-v5), or an
     environment of your own (my_package:MyRobot-v0); with shifted actuators behind an @
     (humanoid-walk@permutation:7+latency=2)."""
@@ -51,7 +55,7 @@ class TrainConfig:
     """Frames between checkpoints; 0 keeps only the one at the end."""
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept."""
-    source: str = ""
+    source: Annotated[str, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = ""
     """Directory of the run that what --keep names is taken from, seed by seed (Sec. Modular
     Reuse)."""
 

@@ -4,7 +4,7 @@ import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import tyro
 from rich.console import Console
@@ -12,8 +12,19 @@ from rich.table import Table
 
 from fastr.runs import write_errors
 
-Run = Annotated[Path, tyro.conf.Positional]
+Value = TypeVar("Value")
+SAID = tyro.conf.arg(help_behavior_hint="")
+"""An option whose help says in words what holds without it: the parser's default would be None."""
+Maybe = Annotated[Value | None, SAID]
+Several = Annotated[tuple[Value, ...], SAID]
+Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+Task = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
+
+
+def places(metavar: str) -> Any:
+    """For what is typed without a name, any number of it: what the usage line calls each."""
+    return tyro.conf.arg(metavar=f"[{metavar} ...]", help_behavior_hint="")
 
 
 def print_json(result: dict[str, Any]) -> int:

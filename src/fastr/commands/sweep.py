@@ -14,7 +14,7 @@ import tyro
 
 from fastr.checks import require
 from fastr.commands.plan import Plan
-from fastr.commands.show import Flag, print_json, print_table
+from fastr.commands.show import Flag, Maybe, Several, print_json, print_table
 from fastr.errors import UserError
 from fastr.experiments import (
     EXPERIMENTS,
@@ -59,37 +59,37 @@ class Sweep:
 
     name: Annotated[Name, tyro.conf.Positional]
     """Experiment."""
-    tasks: tuple[str, ...] = ()
+    tasks: Several[str] = ()
     """Tasks instead of the experiment's."""
-    methods: tuple[str, ...] = ()
+    methods: Several[str] = ()
     """Methods instead of the experiment's; any that `fastr train --method` knows."""
-    seeds: tuple[int, ...] = ()
+    seeds: Several[int] = ()
     """Seeds instead of the experiment's (the paper's 0 1 2 3 42; smoke has 0)."""
-    preset: Preset | None = None
+    preset: Maybe[Preset] = None
     """Sizes and budget of every training: paper, or quick (smoke has quick)."""
-    frames: int | None = None
+    frames: Maybe[int] = None
     """Budget of every training in frames, i.e. simulator steps (default: the preset's)."""
-    seeds_per_run: int | None = None
+    seeds_per_run: Maybe[int] = None
     """Seeds that train side by side in one process (default: all, which is fastest on few
     devices); fewer make more runs, for many devices."""
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Directory for everything (default: runs/NAME); on storage that all nodes share for ray."""
     engine: Literal["local", "ray"] = "local"
     """Where to run: processes on this machine, or a Ray cluster (pip install 'ray>=2.60')."""
-    jobs: int | None = None
+    jobs: Maybe[int] = None
     """local: runs at a time on each GPU (default 1), or on the machine where there is none
     (default: one for every four cores, each on its own)."""
     address: str = "auto"
     """ray: the cluster, host:port or ray://host:port; auto is the one this machine is part of."""
-    gpus_per_run: float | None = None
+    gpus_per_run: Maybe[float] = None
     """ray: GPUs of each run, whole or a part like 0.5 (default: 1 where the cluster has any)."""
-    cpus_per_run: float | None = None
+    cpus_per_run: Maybe[float] = None
     """ray: cores of each run (default: 4, or what the largest node has)."""
     retries: int = 3
     """How often in a row a run may fail without a new checkpoint before it is given up."""
     dry_run: Flag = False
     """Show every command with its predicted hours, and run nothing."""
-    hours_on: Hardware | None = None
+    hours_on: Maybe[Hardware] = None
     """Hardware to predict the hours for (default: this machine's)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fastr.checkpoints import Checkpoint
 from fastr.checks import require
-from fastr.commands.show import Flag, Run, print_json, print_table
+from fastr.commands.show import Flag, Maybe, Run, Several, print_json, print_table
 from fastr.config import TrainConfig, from_json, to_json
 from fastr.envs import module_of, require_imported
 from fastr.errors import RunError, UserError
@@ -31,9 +31,9 @@ class Train:
     """Train one agent per seed on one task, all seeds side by side in one program."""
 
     config: TrainConfig
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Run directory for all seeds (default: runs/TASK-METHOD-DATE)."""
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    track: Several[Literal["tensorboard", "wandb"]] = ()
     """Also log to TensorBoard (into the run directory) or Weights & Biases."""
     patience: float = PATIENCE_SECONDS
     """Seconds that a simulator may be silent within one agent step, in training or evaluation,
@@ -59,7 +59,7 @@ class Resume:
 
     run_directory: Run
     """The run's directory."""
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    track: Several[Literal["tensorboard", "wandb"]] = ()
     """Also log to TensorBoard (into the run directory) or Weights & Biases."""
     patience: float = PATIENCE_SECONDS
     """Seconds that a simulator may be silent within one agent step, in training or evaluation,

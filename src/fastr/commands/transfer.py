@@ -12,7 +12,7 @@ import tyro
 
 from fastr.agents.spectral import Keep, SpectralConfig, part_to_keep
 from fastr.commands.looking import opened
-from fastr.commands.show import Flag, print_json, print_table, write_csv
+from fastr.commands.show import Flag, Maybe, places, print_json, print_table, write_csv
 from fastr.commands.training import check_possible, finished_rows
 from fastr.config import TrainConfig, from_json
 from fastr.envs import require_imported
@@ -20,7 +20,7 @@ from fastr.errors import UserError
 from fastr.runs import RunDirectory
 from fastr.shifts import split
 
-Sources = Annotated[tuple[Path, ...], tyro.conf.Positional]
+Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]
 HELD_OUT = 512
 """Transitions on the shifted body that representations are compared on."""
 
@@ -58,9 +58,9 @@ class Transfer:
     encoder as a whole), or nothing, which is training from scratch on the shifted body."""
     figure: Flag = False
     """Also train every source's method from scratch on the shifted body."""
-    frames: int | None = None
+    frames: Maybe[int] = None
     """Budget of each adaptation in frames, i.e. simulator steps (default: the source's)."""
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Directory for everything (default: runs/transfer-TASK@SHIFT)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
