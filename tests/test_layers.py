@@ -117,6 +117,7 @@ LAYERS = [
     {"report.studies", "report.readme"},
     {"report.writing"},
     {"commands.__init__", "commands.show"},
+    {"commands.watching"},
     {"commands.looking", "commands.sizing", "commands.theory", "commands.training"},
     {
         "commands.data",

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from fastr import cli
 from fastr.commands.sweep import stop_requests
+from fastr.commands.watching import Watching
 from fastr.errors import UserError
-from fastr.experiments import Unit
+from fastr.experiments import WATCHING, Unit
 from fastr.runs import RunDirectory, RunWriter, locked, user_of
 from fastr.sweep import hours, state
 from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wall_clock
@@ -363,6 +365,7 @@ WRONG = {
     "many jobs": (["smoke", "--jobs", "1001"], ["--jobs is 1001", "to 1000"]),
     "retries": (["smoke", "--retries", "-1"], ["--retries"]),
     "part": (["table1", "--seeds-per-run", "0"], ["--seeds-per-run"]),
+    "impatient": (["smoke", "--", "--patience", "0"], ["--patience is 0.0; it must be from 1"]),
     "its own": (["table1", "--", "--frames", "9"], ["--frames", "behind --"]),
     "nothing to keep": (["transfer", "--methods", "sac"], ["sac"]),
     "no replay": (["misfit", "--methods", "fastr"], ["ctrl-sr"]),
@@ -383,6 +386,21 @@ def test_a_plan_of_options_that_no_training_takes_is_refused(capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert "--discont" in said.err.splitlines()[-1]
+    assert "`fastr train --help` lists all options." in said.err
+
+
+def test_how_trainings_are_watched_is_no_part_of_them(tmp_path, capsys):
+    assert tuple(f"--{field.name}" for field in fields(Watching)) == WATCHING
+    watching = ["--patience", "300", "--track=tensorboard"]
+    arguments = ["--tasks", "gym:Pendulum-v1", "--methods", "td3", "--json", "--dry-run"]
+    assert cli.run(["sweep", "smoke", *arguments, "--", *watching]) == 0
+    command = json.loads(capsys.readouterr().out)["runs"][0]["command"]
+    assert command[-3:] == watching
+    [unit] = units(tmp_path, "good", watching=("--patience", "300"))
+    [other] = units(tmp_path, "good", watching=("--track", "wandb", "tensorboard"))
+    RunWriter.create(unit.run, {"train": {}, "provenance": {"command": [*unit.command]}}).close()
+    assert not state.finished(tmp_path, other)
+    assert state.next_arguments(other) == ("resume", str(unit.run), *other.watching)
 
 
 def test_requests_to_stop_are_counted_and_the_handlers_given_back():

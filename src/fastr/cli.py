@@ -228,10 +228,14 @@ def misfit_command(arguments: list[str]) -> Any:
 def sweep_command(arguments: list[str]) -> Any:
     """fastr sweep: what stands behind -- is for every training."""
     from fastr.commands.sweep import Sweep
+    from fastr.commands.watching import Watching
+    from fastr.experiments import parted
 
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = parsed("sweep", Sweep, arguments[:end])
-    return replace(options, options=tuple(arguments[end + 1 :]))
+    options, training = parsed("sweep", Sweep, arguments[:end]), tuple(arguments[end + 1 :])
+    # The others are tried on each method, in processes that load JAX.
+    parsed("train", Watching, list(parted(training)[1]))
+    return replace(options, options=training)
 
 
 def choice(

@@ -23,6 +23,7 @@ from fastr.experiments import (
     Name,
     Unit,
     importing,
+    parted,
     refuse_same_place,
 )
 from fastr.interrupts import STOPPED
@@ -104,7 +105,7 @@ class Sweep:
         grid = self.grid()
         units = EXPERIMENTS[self.name].units(grid)
         refuse_same_place(units)
-        if self.options or grid.frames % 2:
+        if parted(self.options)[0] or grid.frames % 2:
             check_options(grid)
         if self.dry_run:
             return self.plan(grid, units)
@@ -124,6 +125,7 @@ class Sweep:
                 raise UserError(
                     f"{word} behind -- is set by the sweep; put it before, or leave it."
                 )
+        options, watching = parted(self.options)
         preset = self.preset or usual.preset
         return Grid(
             out=(self.out or Path("runs") / self.name).absolute(),
@@ -133,7 +135,8 @@ class Sweep:
             frames=first_given(self.frames, usual.frames, FRAMES[preset]),
             preset=preset,
             seeds_per_run=self.seeds_per_run,
-            options=(*usual.options, *self.options),
+            options=(*usual.options, *options),
+            watching=watching,
             imports=self.imports,
         )
 
@@ -232,7 +235,8 @@ def check_options(grid: Grid) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
-            raise UserError(f"{method}: {reason.removeprefix('fastr: ')}")
+            said = reason.removeprefix("fastr: ").replace("`fastr info ", "`fastr train ")
+            raise UserError(f"{method}: {said}")
 
 
 @contextlib.contextmanager

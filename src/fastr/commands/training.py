@@ -9,21 +9,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fastr.checkpoints import Checkpoint
-from fastr.checks import require
-from fastr.commands.show import Flag, Maybe, Run, Several, print_json, print_table
+from fastr.commands.show import Flag, Maybe, Run, print_json, print_table
+from fastr.commands.watching import USUAL, Watching
 from fastr.config import TrainConfig, from_json, to_json
 from fastr.envs import module_of, require_imported
 from fastr.errors import RunError, UserError
 from fastr.pool import WorkerError
-from fastr.processes import PATIENCE_SECONDS
 from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference, provenance, write_errors
 from fastr.summary import LAST, evaluations, summary
-
-PATIENCE_LIMIT = 86_400.0
-"""A day."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +29,9 @@ class Train:
     config: TrainConfig
     out: Maybe[Path] = None
     """Run directory for all seeds (default: runs/TASK-METHOD-DATE)."""
-    track: Several[Literal["tensorboard", "wandb"]] = ()
-    """Also log to TensorBoard (into the run directory) or Weights & Biases."""
-    patience: float = PATIENCE_SECONDS
-    """Seconds that a simulator may be silent within one agent step, in training or evaluation,
-    before the run stops with a sentence that names it (docs/survival.md)."""
+    watching: Watching = USUAL
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
-
-    def __post_init__(self):
-        require(self, "patience", low=1, high=PATIENCE_LIMIT)
 
     def run(self) -> int:
         """Train from frame 0."""
@@ -59,16 +48,9 @@ class Resume:
 
     run_directory: Run
     """The run's directory."""
-    track: Several[Literal["tensorboard", "wandb"]] = ()
-    """Also log to TensorBoard (into the run directory) or Weights & Biases."""
-    patience: float = PATIENCE_SECONDS
-    """Seconds that a simulator may be silent within one agent step, in training or evaluation,
-    before the run stops with a sentence that names it (docs/survival.md)."""
+    watching: Watching = USUAL
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
-
-    def __post_init__(self):
-        require(self, "patience", low=1, high=PATIENCE_LIMIT)
 
     def run(self) -> int:
         """Train from the newest sound checkpoint."""
@@ -140,23 +122,21 @@ def train_and_draw(
     config: TrainConfig,
     writer: RunWriter,
     checkpoint: Checkpoint | None,
-    *,
-    track: tuple[str, ...] = (),
-    patience: float = PATIENCE_SECONDS,
+    watching: Watching = USUAL,
 ) -> None:
     """Train with a live display, then leave the learning curve in the run directory."""
     from fastr.progress import TrainingProgress
     from fastr.track import trackers
     from fastr.train import train
 
-    trackings = trackers(track, writer.path, writer.config)
+    trackings = trackers(watching.track, writer.path, writer.config)
     with stop_requests() as stopped:
         with TrainingProgress(config) as progress:
             listeners = (progress, *trackings)
             try:
                 train(
                     config, writer, checkpoint,
-                    listeners=listeners, stopped=stopped, patience=patience,
+                    listeners=listeners, stopped=stopped, patience=watching.patience,
                 )  # fmt: skip
             except WorkerError as error:
                 raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error
@@ -183,7 +163,7 @@ def train_to_the_end(
     checkpoint: Checkpoint | None,
 ) -> int:
     """Train, then say how it went and where everything lies."""
-    train_and_draw(config, writer, checkpoint, track=options.track, patience=options.patience)
+    train_and_draw(config, writer, checkpoint, options.watching)
     measured = writer.rows()
     result = {
         "run": str(writer.path),
