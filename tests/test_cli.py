@@ -216,11 +216,11 @@ def test_a_file_in_a_run_is_not_the_run(tmp_path, refused):
 
 
 def test_a_run_stopped_before_its_first_evaluation_shows_no_table(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "train_and_draw", lambda *_, **__: None)
+    monkeypatch.setattr(training, "train_and_draw", lambda *_: 143)
     config, path = preset("walker-walk", "fastr", "quick"), tmp_path / "run"
     with RunWriter.create(path, {"train": to_json(config), "provenance": {}}) as writer:
         training.draw(config, writer)
-        assert training.train_to_the_end(training.Train(config), config, writer, None) == 0
+        assert training.train_to_the_end(training.Train(config), config, writer, None) == 143
     said = capsys.readouterr()
     go_on = f"go on with `fastr resume {path}`"
     assert (said.out, said.err) == ("", f"fastr: stopped before the first evaluation; {go_on}.\n")

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import fields
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from fastr.errors import UserError
 from fastr.experiments import WATCHING, Unit
 from fastr.runs import RunDirectory, RunWriter, locked, user_of
 from fastr.sweep import hours, state
+from fastr.sweep.engine import AbstractJob
 from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wall_clock
 from fastr.sweep.local import LocalEngine, Slot, gpus, shares, slots
 from fastr.sweep.schedule import Scheduler
@@ -150,6 +152,16 @@ def test_a_stopped_sweep_leaves_checkpoints_and_no_process_and_goes_on(tmp_path,
     assert [attempts(tmp_path, unit) for unit in wanted] == [["train", "resume"]] * 2 + [["train"]]
     for unit in wanted:
         assert_whole(unit)
+
+
+@pytest.mark.parametrize(("code", "note"), [(143, "stopped by somebody"), (1, "exit code 1")])
+def test_a_run_that_somebody_stops_goes_on(code, note, tmp_path):
+    scheduler = Scheduler(tmp_path, units(tmp_path, "good"), LocalEngine([]), 2, FAKE)
+    [work] = scheduler.works
+    job = create_autospec(AbstractJob)
+    job.exit_code.return_value, job.problem.return_value = code, ""
+    scheduler.follow(work, job)
+    assert (work.state, work.note) == ("retrying", note)
 
 
 def test_a_second_request_ends_everything_at_once(tmp_path, monkeypatch):
@@ -408,7 +420,7 @@ def test_requests_to_stop_are_counted_and_the_handlers_given_back():
     with stop_requests() as asked:
         for count, number in enumerate((signal.SIGINT, signal.SIGTERM), 1):
             os.kill(os.getpid(), number)
-            assert asked() == count
+            assert len(asked) == count
     assert signal.getsignal(signal.SIGTERM) == before
 
 

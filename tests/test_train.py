@@ -15,7 +15,7 @@ from fastr.checkpoints import saving
 from fastr.cli import run
 from fastr.commands.training import finished_rows
 from fastr.config import TrainConfig, from_json, preset, to_json
-from fastr.errors import RunError
+from fastr.errors import RunError, StoppedError
 from fastr.runs import RunDirectory, RunWriter
 from fastr.train import train
 
@@ -344,7 +344,9 @@ def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fastr.progress.TrainingProgress.__call__", ask_at_the_first_row)
     config = tiny(checkpoint_frames=0)
-    assert finished_rows(config, tmp_path / "run") is None
+    with pytest.raises(StoppedError, match="the same command goes on in") as stop:
+        finished_rows(config, tmp_path / "run")
+    assert stop.value.code == 143
     stopped = RunDirectory.open(tmp_path / "run")
     assert 0 < stopped.latest().frames < config.frames
     assert stopped.rows()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from fastr import runtime
-from fastr.errors import RunError, UserError, nearest
+from fastr.errors import RunError, StoppedError, UserError, nearest
 from fastr.interrupts import STOPPED, end_at_once, raise_where_heard
 from fastr.names import Preset
 
@@ -111,9 +111,9 @@ def run(arguments: list[str]) -> int:
             print(f"fastr {version('fastr')}")
             return 0
         return command(*arguments, imports=imports).run()
-    except (UserError, RunError) as error:
+    except (UserError, RunError, StoppedError) as error:
         print(f"fastr: {harmless(str(error))}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
+        return error.code
 
 
 def harmless(said: str) -> str:

@@ -1,6 +1,5 @@
 """fastr ablation and fastr coverage: what the interaction of the factors is worth."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -54,10 +53,7 @@ class Ablation:
             check_possible(config)
         rows = {}
         for method, config in configs.items():
-            if (found := finished_rows(config, out / method)) is None:
-                print(f"fastr: stopped; the same command goes on in {out}.", file=sys.stderr)
-                return 0
-            rows[method] = found
+            rows[method] = finished_rows(config, out / method)
         return self.report(configs, rows, out)
 
     def config(self, method: str) -> TrainConfig:

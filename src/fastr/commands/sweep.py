@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -26,7 +26,7 @@ from fastr.experiments import (
     parted,
     refuse_same_place,
 )
-from fastr.interrupts import STOPPED
+from fastr.interrupts import stopped_by
 from fastr.names import Method, Preset
 from fastr.runs import locked, write_errors
 from fastr.sweep import state
@@ -159,10 +159,10 @@ class Sweep:
             print(f"fastr: {len(units)} run(s), {engine.places()}, in {grid.out}", file=sys.stderr)
             # After the engine is there: Ray takes the signals for itself when it starts.
             with stop_requests() as asked, View(f"sweep {self.name}") as view:
-                scheduler.run(view, asked)
+                scheduler.run(view, lambda: len(asked))
         finally:
             engine.close()
-        return self.report(grid, scheduler.works)
+        return self.report(grid, scheduler.works, stopped_by(asked[0]) if asked else 0)
 
     def chosen_engine(self, grid: Grid) -> AbstractEngine:
         """Where to run."""
@@ -173,8 +173,8 @@ class Sweep:
         stop = grid.out / INTERNAL / "stop"
         return RayEngine(self.address, self.gpus_per_run, self.cpus_per_run, stop)
 
-    def report(self, grid: Grid, works: Sequence[Work]) -> int:
-        """How it went, and the exit code that says so."""
+    def report(self, grid: Grid, works: Sequence[Work], stop: int) -> int:
+        """How it went, and the exit code that says so; `stop` is that of what was stopped."""
         lost = [work for work in works if work.state in ("failed", "blocked")]
         stopped = [work for work in works if work.state == "stopped"]
         for work in lost:
@@ -200,7 +200,7 @@ class Sweep:
             print(f"everything lies in {grid.out}")
         if lost:
             return 1
-        return STOPPED if stopped else 0
+        return stop if stopped else 0
 
 
 def first_given(*values: int | None) -> int:
@@ -240,9 +240,9 @@ def check_options(grid: Grid) -> None:
 
 
 @contextlib.contextmanager
-def stop_requests() -> Iterator[Callable[[], int]]:
-    """How often Ctrl-C or SIGTERM has asked to stop."""
-    asked = []
+def stop_requests() -> Iterator[list[int]]:
+    """The signals that have asked to stop so far."""
+    asked: list[int] = []
 
     def ask(number: int, _: object) -> None:
         asked.append(number)
@@ -253,7 +253,7 @@ def stop_requests() -> Iterator[Callable[[], int]]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, ask) for number in numbers}
     try:
-        yield lambda: len(asked)
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

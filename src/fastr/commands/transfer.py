@@ -1,7 +1,6 @@
 """fastr transfer: keep the body, relearn the hands."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,10 +72,7 @@ class Transfer:
             check_possible(condition.config)
         found = {}
         for condition in conditions:
-            if (rows := finished_rows(condition.config, out / condition.label)) is None:
-                print(f"fastr: stopped; the same command goes on in {out}.", file=sys.stderr)
-                return 0
-            found[condition.label] = rows
+            found[condition.label] = finished_rows(condition.config, out / condition.label)
         return self.report(conditions, found, out)
 
     def conditions(self) -> list[Condition]:
