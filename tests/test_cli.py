@@ -1,5 +1,6 @@
 """The command line as a new user types it: each wrong command gets one helpful sentence."""
 
+import io
 import json
 import os
 import re
@@ -13,8 +14,10 @@ import pytest
 
 from fastr.cli import ON_TASKS, OTHERS, in_words, missing, one_sentence, run
 from fastr.commands import training
+from fastr.commands.show import print_table
 from fastr.commands.training import averaged, going_on
 from fastr.config import preset, to_json
+from fastr.letters import spell_out
 from fastr.profile import STAGES
 from fastr.runs import RunWriter
 
@@ -328,6 +331,23 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     shown = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (shown.returncode, shown.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_table_is_printed_whatever_letters_stdout_knows(encoding, monkeypatch):
+    written = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", written)
+    spell_out()
+    print_table("1 ± 2", ("–", "b"), [("[red]ü± …", 2.5), ("x\udcff:smile:", 1)])
+    written.flush()
+    title, *lines = written.buffer.getvalue().decode(encoding).splitlines()
+    sign = {"ascii": "+-", "latin-1": "±", "utf-8": "±"}[encoding]
+    letter = {"ascii": "?", "latin-1": "ü", "utf-8": "ü"}[encoding]
+    end = {"ascii": "...", "latin-1": "...", "utf-8": "…"}[encoding]
+    assert title.strip() == f"1 {sign} 2"
+    assert f"[red]{letter}{sign} {end} " in lines[3]
+    assert "x?:smile:" in lines[4]
+    assert len({len(line) for line in lines}) == 1
 
 
 def test_help_without_arguments_lists_the_commands():

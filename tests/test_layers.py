@@ -24,6 +24,7 @@ LAYERS = [
         "pulses",
         "inplace",
         "interrupts",
+        "letters",
         "pages.__init__",
         "pages.rendering",
     },

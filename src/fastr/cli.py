@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args
 from fastr import runtime
 from fastr.errors import RunError, StoppedError, UserError, nearest
 from fastr.interrupts import STOPPED, end_at_once, raise_where_heard
+from fastr.letters import spell_out
 from fastr.names import Preset
 
 runtime.configure()
@@ -80,6 +81,7 @@ LONGEST = 4_000
 
 def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
+    spell_out()
     try:
         if name_in(sys.argv[1:]) in TRAINING:
             end_at_once()

@@ -144,7 +144,7 @@ def sigterm(victim, rng, entry):
     if victim.ended():
         raise Missed
     expect(code == 143, f"exit code {code}: {child.said()}")
-    expect("go on with `fastr resume" in child.said(), child.said())
+    expect("go on with `fastr --import fault_envs resume" in child.said(), child.said())
     expect(victim.frames() >= before, "no checkpoint at the stop")
 
 

@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from fastr.letters import as_printed
 from fastr.runs import write_errors
 
 Value = TypeVar("Value")
@@ -34,11 +35,15 @@ def print_json(result: dict[str, Any]) -> int:
 
 
 def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None:
-    """A table on stdout."""
-    table = Table(*columns, title=title or None, show_header=any(columns), title_justify="left")
-    for row in rows:
-        table.add_row(*(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row))
-    Console().print(table)
+    """A table on stdout, of text alone: a name in brackets or colons is no markup."""
+    head, *lines = (
+        [as_printed(f"{v:.1f}" if isinstance(v, float) else str(v)) for v in row]
+        for row in [(title, *columns), *rows]
+    )
+    table = Table(*head[1:], title=head[0] or None, show_header=any(columns), title_justify="left")
+    for line in lines:
+        table.add_row(*line)
+    Console(markup=False, emoji=False).print(table)
 
 
 def mib(size: int) -> str:
@@ -48,7 +53,7 @@ def mib(size: int) -> str:
 
 def write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """One line per dictionary, under their common keys."""
-    with write_errors(path), path.open("w", newline="") as file:
+    with write_errors(path), path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, lines[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
