@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from fastr.commands.training import averaged, going_on
 from fastr.config import preset, to_json
 from fastr.letters import spell_out
 from fastr.profile import STAGES
+from fastr.progress import TrainingProgress
 from fastr.runs import RunWriter
 
 WRONG = {
@@ -27,7 +29,13 @@ WRONG = {
     "unknown task": (["train", "humanoid-wlak"], ["humanoid-wlak", "humanoid-walk"]),
     "unknown method": (["train", "walker-walk", "--method", "fster"], ["fster", "fastr"]),
     "unknown preset": (["info", "walker-walk", "--preset", "papr"], ["papr", "paper"]),
-    "unknown option": (["info", "walker-walk", "--discont", "0.9"], ["--discont", "--discount"]),
+    "unknown option": (
+        ["info", "walker-walk", "--discont", "0.9"],
+        ["There is no option --discont. Did you mean --discount?"],
+    ),
+    "unknown option =": (["info", "walker-walk", "--x=0.9"], ["There is no option --x. `fastr"]),
+    "two words": (["info", "walker", "walk"], ["walk is one word too many. `fastr info --help`"]),
+    "no method": (["info", "walker-walk", "--method"], ["--method needs a name. It is one of"]),
     "not a number": (["info", "walker-walk", "--frames", "many"], ["--frames", "many"]),
     "seed twice": (["train", "walker-walk", "--seeds", "1", "1"], ["--seeds", "once"]),
     "negative seed": (["train", "walker-walk", "--seeds", "-1"], ["--seeds", "0"]),
@@ -202,6 +210,24 @@ def test_none_is_no_name_to_choose():
     assert said == "--x on is unknown. Did you mean one? It is one of one"
 
 
+def test_a_training_without_a_terminal_says_what_is_left(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("fastr.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    progress = TrainingProgress(preset("walker-walk", "fastr", "quick"))
+    for seconds, frames, updates in (
+        (1.0, 2_000, 0),
+        (100.0, 6_000, 2_000),
+        (1100.0, 7_000, 3_000),
+    ):
+        now[0] = seconds
+        row = {"kind": "episode", "seed": 0, "frames": frames, "updates": updates}
+        progress(row | {"seconds": seconds})
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "walker-walk: frame 6,000 of 25,000, about 0.1 h left, 20 updates/s, 100 s"
+    # A thousand updates in a thousand seconds, and 9,000 agent steps to come.
+    assert second == "walker-walk: frame 7,000 of 25,000, about 2.5 h left, 1.0 updates/s, 1,100 s"
+
+
 def test_every_command_has_its_example():
     for name in (*ON_TASKS, *OTHERS, "misfit", "sweep"):
         said = missing(name, f"Missing from fastr {name}: PATH Where. (required)")
@@ -338,16 +364,20 @@ def test_a_table_is_printed_whatever_letters_stdout_knows(encoding, monkeypatch)
     written = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr(sys, "stdout", written)
     spell_out()
-    print_table("1 ± 2", ("–", "b"), [("[red]ü± …", 2.5), ("x\udcff:smile:", 1)])
+    monkeypatch.setenv("COLUMNS", "30")
+    rows = [("[red]ü± …", 2.5), ("x\udcff:smile:", 1), ("y" * 30, 1)]
+    print_table("1 ± 2, in a title of more letters", ("–", "b"), rows)
     written.flush()
     title, *lines = written.buffer.getvalue().decode(encoding).splitlines()
     sign = {"ascii": "+-", "latin-1": "±", "utf-8": "±"}[encoding]
     letter = {"ascii": "?", "latin-1": "ü", "utf-8": "ü"}[encoding]
     end = {"ascii": "...", "latin-1": "...", "utf-8": "…"}[encoding]
-    assert title.strip() == f"1 {sign} 2"
+    assert title == f"1 {sign} 2, in a title of more letters"
     assert f"[red]{letter}{sign} {end} " in lines[3]
     assert "x?:smile:" in lines[4]
     assert len({len(line) for line in lines}) == 1
+    # Nothing is cut off.
+    assert "".join(lines).count("y") == 30
 
 
 def test_help_without_arguments_lists_the_commands():

@@ -251,10 +251,9 @@ def choice(
         elif argument.startswith(f"{option}="):
             value = argument.partition("=")[2]
     if value not in known:
-        raise UserError(
-            f"{option} {value} is unknown.{nearest(value, known)} It is one of "
-            f"{', '.join(known)}.{hint}"
-        )
+        wrong = f"{option} {value} is unknown.{nearest(value, known)}"
+        wrong = wrong if value else f"{option} needs a name."
+        raise UserError(f"{wrong} It is one of {', '.join(known)}.{hint}")
     return value
 
 
@@ -314,6 +313,7 @@ def in_words(said: str) -> str:
     """What the parser and Python say of a value that cannot be, as a user would."""
     several = r"Error parsing (--\S+): Could not find valid parse for arguments: (.+)"
     said = re.sub(several, misfitting, said)
+    said = re.sub(r"Unrecognized options: ([^\s,]+).*", superfluous, said)
     said = re.sub(
         r"invalid choice '(.+)' for argument '(.+)'\. Expected one of (.+)", unknown, said
     )
@@ -322,6 +322,12 @@ def in_words(said: str) -> str:
     said = re.sub(r"could not convert string to float: (.+)", r"\1 is not a number", said)
     # A value that may also be left out.
     return re.sub(r"no type matching .* - <class '(?:int|float)'>: ", "", said)
+
+
+def superfluous(found: re.Match[str]) -> str:
+    """An option that there is not, or a word that belongs to none; the first of them."""
+    name = found[1].partition("=")[0]
+    return f"There is no option {name}" if name[0] == "-" else f"{name} is one word too many"
 
 
 def misfitting(found: re.Match[str]) -> str:

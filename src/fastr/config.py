@@ -10,6 +10,7 @@ import tyro
 
 from fastr import anatomy
 from fastr.checks import option, require, require_seeds
+from fastr.envs.names import spelled
 from fastr.errors import UserError
 from fastr.methods import METHODS, OWN, RANDOM_FRAMES, AgentConfig, named, quick
 from fastr.names import Preset
@@ -133,7 +134,11 @@ def on_this_device(config: TrainConfig) -> TrainConfig:
 
 
 def grounded(config: TrainConfig) -> TrainConfig:
-    """With groups of body parts, where the method has such, written out for the task's robot."""
+    """With groups of body parts, where the method has such, written out for the task's robot.
+
+    The task has its one spelling: it names directories and is what reports compare by.
+    """
+    config = replace(config, task=spelled(config.task))
     representation = getattr(config.agent, "representation", None)
     if not isinstance(representation, TreeConfig) or "|" in representation.groups:
         return config

@@ -38,12 +38,18 @@ def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None
     """A table on stdout, of text alone: a name in brackets or colons is no markup."""
     head, *lines = (
         [as_printed(f"{v:.1f}" if isinstance(v, float) else str(v)) for v in row]
-        for row in [(title, *columns), *rows]
+        for row in [columns, *rows]
     )
-    table = Table(*head[1:], title=head[0] or None, show_header=any(columns), title_justify="left")
+    table = Table(show_header=any(columns))
+    for name in head:
+        # Not cut off where the terminal is narrow: runs may differ in their last letters alone.
+        table.add_column(name, overflow="fold")
     for line in lines:
         table.add_row(*line)
-    Console(markup=False, emoji=False).print(table)
+    console = Console(markup=False, emoji=False, highlight=False)
+    if title:
+        console.print(as_printed(title), style="italic", soft_wrap=True)
+    console.print(table)
 
 
 def mib(size: int) -> str:

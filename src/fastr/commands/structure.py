@@ -78,7 +78,8 @@ class Ablation:
         if self.json:
             return print_json({"task": self.task, "out": str(out), "methods": lines})
         print_table(
-            f"{self.task}, preset {self.preset}: return is the mean of the last 10 evaluations",
+            f"{self.task}, preset {self.preset}: return is the mean of the last evaluations, "
+            "ten at most",
             ("method", "parameters", "multiply-adds", "NCE dim", "return", "std over seeds"),
             [
                 (

@@ -169,7 +169,12 @@ def train_to_the_end(
     checkpoint: Checkpoint | None,
 ) -> int:
     """Train, then say how it went and where everything lies."""
-    code = train_and_draw(config, writer, checkpoint, options.watching)
+    code = 0
+    if ended(config, writer):
+        # One killed behind its last checkpoint has no picture yet.
+        draw(config, writer)
+    else:
+        code = train_and_draw(config, writer, checkpoint, options.watching)
     measured = writer.rows()
     result = {
         "run": str(writer.path),

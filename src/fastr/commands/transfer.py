@@ -212,7 +212,7 @@ def what_moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
 def show(lines: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]], task: str) -> None:
     """Both tables on stdout."""
     print_table(
-        f"{task}: return is the mean of the last 10 evaluations",
+        f"{task}: return is the mean of the last evaluations, ten at most",
         ("condition", "trainable", "frozen", "source", "unadapted", "return", "of source"),
         [
             (
