@@ -73,6 +73,8 @@ def train(arguments):
                 crash(writer.path, task, frames)
         if frames > saved:
             save(writer, frames, saved)
+    if frames < budget:
+        sys.exit(128 + signal.SIGTERM)
 
 
 def save(writer, frames, saved):

@@ -1,20 +1,26 @@
 """The command line as a new user types it: each wrong command gets one helpful sentence."""
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fastr.cli import ON_TASKS, OTHERS, missing, one_sentence, run
+from fastr.cli import ON_TASKS, OTHERS, in_words, missing, one_sentence, run
 from fastr.commands import training
+from fastr.commands.show import print_table
 from fastr.commands.training import averaged, going_on
 from fastr.config import preset, to_json
+from fastr.letters import spell_out
 from fastr.profile import STAGES
+from fastr.progress import TrainingProgress
 from fastr.runs import RunWriter
 
 WRONG = {
@@ -23,7 +29,13 @@ WRONG = {
     "unknown task": (["train", "humanoid-wlak"], ["humanoid-wlak", "humanoid-walk"]),
     "unknown method": (["train", "walker-walk", "--method", "fster"], ["fster", "fastr"]),
     "unknown preset": (["info", "walker-walk", "--preset", "papr"], ["papr", "paper"]),
-    "unknown option": (["info", "walker-walk", "--discont", "0.9"], ["--discont", "--discount"]),
+    "unknown option": (
+        ["info", "walker-walk", "--discont", "0.9"],
+        ["There is no option --discont. Did you mean --discount?"],
+    ),
+    "unknown option =": (["info", "walker-walk", "--x=0.9"], ["There is no option --x. `fastr"]),
+    "two words": (["info", "walker", "walk"], ["walk is one word too many. `fastr info --help`"]),
+    "no method": (["info", "walker-walk", "--method"], ["--method needs a name. It is one of"]),
     "not a number": (["info", "walker-walk", "--frames", "many"], ["--frames", "many"]),
     "seed twice": (["train", "walker-walk", "--seeds", "1", "1"], ["--seeds", "once"]),
     "negative seed": (["train", "walker-walk", "--seeds", "-1"], ["--seeds", "0"]),
@@ -193,6 +205,29 @@ def test_a_message_in_either_kind_of_box_is_one_sentence(box):
     assert one_sentence("train", box) == "--frames: it is odd."
 
 
+def test_none_is_no_name_to_choose():
+    said = in_words("invalid choice 'on' for argument '--x'. Expected one of ('None', 'one')")
+    assert said == "--x on is unknown. Did you mean one? It is one of one"
+
+
+def test_a_training_without_a_terminal_says_what_is_left(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("fastr.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    progress = TrainingProgress(preset("walker-walk", "fastr", "quick"))
+    for seconds, frames, updates in (
+        (1.0, 2_000, 0),
+        (100.0, 6_000, 2_000),
+        (1100.0, 7_000, 3_000),
+    ):
+        now[0] = seconds
+        row = {"kind": "episode", "seed": 0, "frames": frames, "updates": updates}
+        progress(row | {"seconds": seconds})
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "walker-walk: frame 6,000 of 25,000, about 0.1 h left, 20 updates/s, 100 s"
+    # A thousand updates in a thousand seconds, and 9,000 agent steps to come.
+    assert second == "walker-walk: frame 7,000 of 25,000, about 2.5 h left, 1.0 updates/s, 1,100 s"
+
+
 def test_every_command_has_its_example():
     for name in (*ON_TASKS, *OTHERS, "misfit", "sweep"):
         said = missing(name, f"Missing from fastr {name}: PATH Where. (required)")
@@ -210,11 +245,11 @@ def test_a_file_in_a_run_is_not_the_run(tmp_path, refused):
 
 
 def test_a_run_stopped_before_its_first_evaluation_shows_no_table(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "train_and_draw", lambda *_, **__: None)
+    monkeypatch.setattr(training, "train_and_draw", lambda *_: 143)
     config, path = preset("walker-walk", "fastr", "quick"), tmp_path / "run"
     with RunWriter.create(path, {"train": to_json(config), "provenance": {}}) as writer:
         training.draw(config, writer)
-        assert training.train_to_the_end(training.Train(config), config, writer, None) == 0
+        assert training.train_to_the_end(training.Train(config), config, writer, None) == 143
     said = capsys.readouterr()
     go_on = f"go on with `fastr resume {path}`"
     assert (said.out, said.err) == ("", f"fastr: stopped before the first evaluation; {go_on}.\n")
@@ -302,6 +337,19 @@ def test_help_names_every_hyperparameter(capsys):
         assert name in said
 
 
+@pytest.mark.parametrize("name", [*ON_TASKS, *OTHERS, "misfit", "sweep"])
+def test_help_gives_every_default_once_and_as_a_value(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit):
+        run([name, "--help"])
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    for option in " ".join(lines).split(" --"):
+        assert not re.search(r"\(default: (None|'')?\)", option), option
+        assert not re.search(r"\{None|None\}", option), option
+        # What the parser adds stands last and has no full stop behind it.
+        assert not re.search(r"\(default.*\(default: [^()]*\)$", option), option
+
+
 def test_a_reader_that_leaves_early_gets_no_traceback():
     command = [sys.executable, "-m", "fastr.cli", "report", "--help"]
     reader, writer = os.pipe()
@@ -309,6 +357,27 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     shown = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (shown.returncode, shown.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_table_is_printed_whatever_letters_stdout_knows(encoding, monkeypatch):
+    written = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", written)
+    spell_out()
+    monkeypatch.setenv("COLUMNS", "30")
+    rows = [("[red]ü± …", 2.5), ("x\udcff:smile:", 1), ("y" * 30, 1)]
+    print_table("1 ± 2, in a title of more letters", ("–", "b"), rows)
+    written.flush()
+    title, *lines = written.buffer.getvalue().decode(encoding).splitlines()
+    sign = {"ascii": "+-", "latin-1": "±", "utf-8": "±"}[encoding]
+    letter = {"ascii": "?", "latin-1": "ü", "utf-8": "ü"}[encoding]
+    end = {"ascii": "...", "latin-1": "...", "utf-8": "…"}[encoding]
+    assert title == f"1 {sign} 2, in a title of more letters"
+    assert f"[red]{letter}{sign} {end} " in lines[3]
+    assert "x?:smile:" in lines[4]
+    assert len({len(line) for line in lines}) == 1
+    # Nothing is cut off.
+    assert "".join(lines).count("y") == 30
 
 
 def test_help_without_arguments_lists_the_commands():

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastr.envs import GymTask, SuiteTask, load, parse, tasks
+from fastr.envs.names import spelled
 from fastr.errors import UserError
 
 
@@ -33,6 +34,19 @@ def test_our_list_is_the_installed_suite():
 )
 def test_a_name_means_one_environment(task, name):
     assert parse(task) == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "task"),
+    [
+        ("walker_walk@latency=2", "walker-walk@latency=2"),
+        ("ball-in-cup-catch", "ball_in_cup-catch"),
+        ("my_pkg:MyRobot-v0", "my_pkg:MyRobot-v0"),
+        ("gym:HalfCheetah-v5", "gym:HalfCheetah-v5"),
+    ],
+)
+def test_a_task_has_one_spelling(typed, task):
+    assert spelled(typed) == task
 
 
 @pytest.mark.parametrize(

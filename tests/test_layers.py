@@ -26,6 +26,7 @@ LAYERS = [
         "pulses",
         "inplace",
         "interrupts",
+        "letters",
         "pages.__init__",
         "pages.rendering",
     },
@@ -124,6 +125,7 @@ LAYERS = [
     {"report.studies", "report.readme"},
     {"report.writing"},
     {"commands.__init__", "commands.show"},
+    {"commands.watching"},
     {"commands.looking", "commands.sizing", "commands.theory", "commands.training"},
     {
         "commands.data",

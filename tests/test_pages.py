@@ -1,9 +1,11 @@
 """The pages of studies and diagnoses: names are text, nothing is fetched, they fit any screen."""
 
+import io
 from functools import partial
 
 import pytest
 from jinja2 import UndefinedError
+from PIL import Image
 
 from browsing import DESK, PHONE, background, widths
 from fastr.misfit.drawing import draw_misfits
@@ -91,9 +93,16 @@ def test_no_scrolling_sideways_on_a_phone(opened):
         assert inner <= outer == size["width"]
 
 
-def test_dark_and_light(opened):
-    assert background(opened(color_scheme="light")) == "rgb(255, 255, 255)"
-    assert background(opened(color_scheme="dark")) == "rgb(20, 24, 29)"
+@pytest.mark.parametrize(("scheme", "paper"), [("light", (255,) * 3), ("dark", (20, 24, 29))])
+def test_dark_and_light(opened, scheme, paper):
+    page = opened(color_scheme=scheme)
+    assert background(page) == f"rgb{paper}"
+    shot = Image.open(io.BytesIO(page.locator("img").first.screenshot())).convert("RGB")
+    # Pictures lie on the page itself, and their ink is the page's.
+    assert shot.getpixel((2, 2)) == paper
+    darkest, lightest = zip(*shot.getextrema(), strict=True)
+    assert max(darkest) < 60
+    assert min(lightest) > 200
 
 
 def test_no_script_runs(chromium, made):

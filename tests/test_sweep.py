@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
@@ -14,10 +16,12 @@ from hypothesis import strategies as st
 
 from fastr import cli
 from fastr.commands.sweep import stop_requests
+from fastr.commands.watching import Watching
 from fastr.errors import UserError
-from fastr.experiments import Unit
+from fastr.experiments import WATCHING, Unit
 from fastr.runs import RunDirectory, RunWriter, locked, user_of
 from fastr.sweep import hours, state
+from fastr.sweep.engine import AbstractJob
 from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wall_clock
 from fastr.sweep.local import LocalEngine, Slot, gpus, shares, slots
 from fastr.sweep.schedule import Scheduler
@@ -148,6 +152,16 @@ def test_a_stopped_sweep_leaves_checkpoints_and_no_process_and_goes_on(tmp_path,
     assert [attempts(tmp_path, unit) for unit in wanted] == [["train", "resume"]] * 2 + [["train"]]
     for unit in wanted:
         assert_whole(unit)
+
+
+@pytest.mark.parametrize(("code", "note"), [(143, "stopped by somebody"), (1, "exit code 1")])
+def test_a_run_that_somebody_stops_goes_on(code, note, tmp_path):
+    scheduler = Scheduler(tmp_path, units(tmp_path, "good"), LocalEngine([]), 2, FAKE)
+    [work] = scheduler.works
+    job = create_autospec(AbstractJob)
+    job.exit_code.return_value, job.problem.return_value = code, ""
+    scheduler.follow(work, job)
+    assert (work.state, work.note) == ("retrying", note)
 
 
 def test_a_second_request_ends_everything_at_once(tmp_path, monkeypatch):
@@ -363,6 +377,7 @@ WRONG = {
     "many jobs": (["smoke", "--jobs", "1001"], ["--jobs is 1001", "to 1000"]),
     "retries": (["smoke", "--retries", "-1"], ["--retries"]),
     "part": (["table1", "--seeds-per-run", "0"], ["--seeds-per-run"]),
+    "impatient": (["smoke", "--", "--patience", "0"], ["--patience is 0.0; it must be from 1"]),
     "its own": (["table1", "--", "--frames", "9"], ["--frames", "behind --"]),
     "nothing to keep": (["transfer", "--methods", "sac"], ["sac"]),
     "no replay": (["misfit", "--methods", "fastr"], ["ctrl-sr"]),
@@ -383,6 +398,21 @@ def test_a_plan_of_options_that_no_training_takes_is_refused(capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert "--discont" in said.err.splitlines()[-1]
+    assert "`fastr train --help` lists all options." in said.err
+
+
+def test_how_trainings_are_watched_is_no_part_of_them(tmp_path, capsys):
+    assert tuple(f"--{field.name}" for field in fields(Watching)) == WATCHING
+    watching = ["--patience", "300", "--track=tensorboard"]
+    arguments = ["--tasks", "gym:Pendulum-v1", "--methods", "td3", "--json", "--dry-run"]
+    assert cli.run(["sweep", "smoke", *arguments, "--", *watching]) == 0
+    command = json.loads(capsys.readouterr().out)["runs"][0]["command"]
+    assert command[-3:] == watching
+    [unit] = units(tmp_path, "good", watching=("--patience", "300"))
+    [other] = units(tmp_path, "good", watching=("--track", "wandb", "tensorboard"))
+    RunWriter.create(unit.run, {"train": {}, "provenance": {"command": [*unit.command]}}).close()
+    assert not state.finished(tmp_path, other)
+    assert state.next_arguments(other) == ("resume", str(unit.run), *other.watching)
 
 
 def test_requests_to_stop_are_counted_and_the_handlers_given_back():
@@ -390,7 +420,7 @@ def test_requests_to_stop_are_counted_and_the_handlers_given_back():
     with stop_requests() as asked:
         for count, number in enumerate((signal.SIGINT, signal.SIGTERM), 1):
             os.kill(os.getpid(), number)
-            assert asked() == count
+            assert len(asked) == count
     assert signal.getsignal(signal.SIGTERM) == before
 
 

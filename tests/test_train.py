@@ -15,7 +15,7 @@ from fastr.checkpoints import saving
 from fastr.cli import run
 from fastr.commands.training import rows_of_all
 from fastr.config import TrainConfig, from_json, preset, to_json
-from fastr.errors import RunError
+from fastr.errors import RunError, StoppedError
 from fastr.runs import RunDirectory, RunWriter
 from fastr.train import train
 
@@ -334,7 +334,7 @@ def test_evaluation_repeats_itself(uninterrupted, capsys):
     assert known.isdisjoint(reports[0]["seeds"][0]["returns"])
 
 
-def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch, capsys):
+def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch):
     asked = []
 
     def ask_at_the_first_row(*_):
@@ -344,8 +344,9 @@ def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr("fastr.progress.TrainingProgress.__call__", ask_at_the_first_row)
     config = tiny(checkpoint_frames=0)
-    assert rows_of_all({"run": config, "next": config}, tmp_path) is None
-    assert f"the same command goes on in {tmp_path}" in capsys.readouterr().err
+    with pytest.raises(StoppedError, match=f"the same command goes on in {tmp_path}") as stop:
+        rows_of_all({"run": config, "next": config}, tmp_path)
+    assert stop.value.code == 143
     assert not (tmp_path / "next").exists()
     stopped = RunDirectory.open(tmp_path / "run")
     assert 0 < stopped.latest().frames < config.frames

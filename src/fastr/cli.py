@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from fastr import runtime
-from fastr.errors import RunError, UserError, nearest
+from fastr.errors import RunError, StoppedError, UserError, nearest
 from fastr.interrupts import STOPPED, end_at_once, raise_where_heard
+from fastr.letters import spell_out
 from fastr.names import Preset
 
 runtime.configure()
@@ -80,6 +81,7 @@ LONGEST = 4_000
 
 def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
+    spell_out()
     try:
         if name_in(sys.argv[1:]) in TRAINING:
             end_at_once()
@@ -111,9 +113,9 @@ def run(arguments: list[str]) -> int:
             print(f"fastr {version('fastr')}")
             return 0
         return command(*arguments, imports=imports).run()
-    except (UserError, RunError) as error:
+    except (UserError, RunError, StoppedError) as error:
         print(f"fastr: {harmless(str(error))}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
+        return error.code
 
 
 def harmless(said: str) -> str:
@@ -228,10 +230,14 @@ def misfit_command(arguments: list[str]) -> Any:
 def sweep_command(arguments: list[str]) -> Any:
     """fastr sweep: what stands behind -- is for every training."""
     from fastr.commands.sweep import Sweep
+    from fastr.commands.watching import Watching
+    from fastr.experiments import parted
 
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = parsed("sweep", Sweep, arguments[:end])
-    return replace(options, options=tuple(arguments[end + 1 :]))
+    options, training = parsed("sweep", Sweep, arguments[:end]), tuple(arguments[end + 1 :])
+    # The others are tried on each method, in processes that load JAX.
+    parsed("train", Watching, list(parted(training)[1]))
+    return replace(options, options=training)
 
 
 def choice(
@@ -245,10 +251,9 @@ def choice(
         elif argument.startswith(f"{option}="):
             value = argument.partition("=")[2]
     if value not in known:
-        raise UserError(
-            f"{option} {value} is unknown.{nearest(value, known)} It is one of "
-            f"{', '.join(known)}.{hint}"
-        )
+        wrong = f"{option} {value} is unknown.{nearest(value, known)}"
+        wrong = wrong if value else f"{option} needs a name."
+        raise UserError(f"{wrong} It is one of {', '.join(known)}.{hint}")
     return value
 
 
@@ -259,6 +264,7 @@ def parsed(
     import tyro
 
     said = io.StringIO()
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands, tyro.conf.DisallowNone)
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(  # pyright: ignore[reportReturnType]
@@ -266,7 +272,7 @@ def parsed(
                 prog=f"fastr {name}",
                 args=arguments,
                 default=default,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
+                config=markers,
             )
     except SystemExit as stop:
         if not stop.code:
@@ -307,6 +313,7 @@ def in_words(said: str) -> str:
     """What the parser and Python say of a value that cannot be, as a user would."""
     several = r"Error parsing (--\S+): Could not find valid parse for arguments: (.+)"
     said = re.sub(several, misfitting, said)
+    said = re.sub(r"Unrecognized options: ([^\s,]+).*", superfluous, said)
     said = re.sub(
         r"invalid choice '(.+)' for argument '(.+)'\. Expected one of (.+)", unknown, said
     )
@@ -315,6 +322,12 @@ def in_words(said: str) -> str:
     said = re.sub(r"could not convert string to float: (.+)", r"\1 is not a number", said)
     # A value that may also be left out.
     return re.sub(r"no type matching .* - <class '(?:int|float)'>: ", "", said)
+
+
+def superfluous(found: re.Match[str]) -> str:
+    """An option that there is not, or a word that belongs to none; the first of them."""
+    name = found[1].partition("=")[0]
+    return f"There is no option {name}" if name[0] == "-" else f"{name} is one word too many"
 
 
 def misfitting(found: re.Match[str]) -> str:
@@ -326,7 +339,7 @@ def misfitting(found: re.Match[str]) -> str:
 
 def unknown(found: re.Match[str]) -> str:
     """A name that is none of those an option knows."""
-    known = re.findall(r"'([^']+)'", found[3])
+    known = [name for name in re.findall(r"'([^']+)'", found[3]) if name != "None"]
     said = f"{found[2]} {found[1]}" if found[2].startswith("--") else found[1]
     return f"{said} is unknown.{nearest(found[1], known)} It is one of {', '.join(known)}"
 

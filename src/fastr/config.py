@@ -10,6 +10,7 @@ import tyro
 
 from fastr import anatomy
 from fastr.checks import option, require, require_seeds
+from fastr.envs.names import spelled
 from fastr.errors import UserError
 from fastr.methods import METHODS, OWN, RANDOM_FRAMES, AgentConfig, named, quick
 from fastr.names import Preset
@@ -20,7 +21,11 @@ from fastr.representations.tree import TreeConfig
 class TrainConfig:
     """Train one agent per seed on one task (App. Shared Training Protocol)."""
 
-    task: Annotated[str, tyro.conf.Positional]
+    task: Annotated[
+        str,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="TASK", help_behavior_hint="(required)"),
+    ]
     """DM Control Suite task (humanoid-walk), Gymnasium environment (gym:HalfCheetah-v5), or an
     environment of your own (my_package:MyRobot-v0); with shifted actuators behind an @
     (humanoid-walk@permutation:7+latency=2)."""
@@ -51,7 +56,7 @@ class TrainConfig:
     """Frames between checkpoints; 0 keeps only the one at the end."""
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept."""
-    source: str = ""
+    source: Annotated[str, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = ""
     """Directory of the run that what --keep names is taken from, seed by seed (Sec. Modular
     Reuse)."""
 
@@ -129,7 +134,11 @@ def on_this_device(config: TrainConfig) -> TrainConfig:
 
 
 def grounded(config: TrainConfig) -> TrainConfig:
-    """With groups of body parts, where the method has such, written out for the task's robot."""
+    """With groups of body parts, where the method has such, written out for the task's robot.
+
+    The task has its one spelling: it names directories and is what reports compare by.
+    """
+    config = replace(config, task=spelled(config.task))
     representation = getattr(config.agent, "representation", None)
     if not isinstance(representation, TreeConfig) or "|" in representation.groups:
         return config

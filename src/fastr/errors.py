@@ -7,6 +7,8 @@ from collections.abc import Iterable
 class UserError(Exception):
     """Bad input: the command line prints this one sentence and exits with code 2."""
 
+    code = 2
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A question with up to three known names near this one, or nothing."""
@@ -16,3 +18,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 class RunError(RuntimeError):
     """A run that cannot go on: the command line prints this one sentence and exits with code 1."""
+
+    code = 1
+
+
+class StoppedError(Exception):
+    """Work that saved and ended because it was asked to: one sentence, and that signal's code."""
+
+    def __init__(self, said: str, code: int):
+        super().__init__(said)
+        self.code = code

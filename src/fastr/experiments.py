@@ -40,6 +40,21 @@ SMOKE = (
     *("--checkpoint-frames", "200", "--batch-size", "16", "--hidden-dim", "8"),
 )
 
+WATCHING = ("--track", "--patience")
+"""Options of `fastr train` that `fastr resume` has, too: they are no part of a run."""
+
+
+def parted(options: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words of a training's command that say what it is, and those on how it is watched."""
+    run: list[str] = []
+    watching: list[str] = []
+    words = run
+    for word in options:
+        if word.startswith("--"):
+            words = watching if word.partition("=")[0] in WATCHING else run
+        words.append(word)
+    return tuple(run), tuple(watching)
+
 
 def importing(modules: Iterable[str]) -> tuple[str, ...]:
     """What stands before a command that needs modules of one's own."""
@@ -53,7 +68,7 @@ class Unit:
     name: str
     """Where it stands in tables, and where its log and its result lie."""
     arguments: tuple[str, ...]
-    """The command line behind `fastr`."""
+    """The command line behind `fastr`, which makes it what it is."""
     product: Path
     """The directory or file that it makes, and nobody else."""
     run: Path | None = None
@@ -67,11 +82,13 @@ class Unit:
     preset: Preset = "paper"
     imports: tuple[str, ...] = ()
     """Modules of one's own that a training needs for its method."""
+    watching: tuple[str, ...] = ()
+    """Options of every process that trains it; another sweep may have others."""
 
     @property
     def command(self) -> tuple[str, ...]:
         """The whole command."""
-        return ("fastr", *importing(self.imports), *self.arguments)
+        return ("fastr", *importing(self.imports), *self.arguments, *self.watching)
 
     @property
     def line(self) -> str:
@@ -94,6 +111,8 @@ class Grid:
     """Seeds that share a process; None for all."""
     options: tuple[str, ...] = ()
     """Further options of `fastr train`, the same for every training."""
+    watching: tuple[str, ...] = ()
+    """Those of them that are no part of a run."""
     imports: tuple[str, ...] = ()
     """Modules of one's own, which may register methods."""
 
@@ -138,9 +157,18 @@ class Grid:
             *("--seeds", *map(str, seeds), "--frames", str(self.frames)),
             *(*self.options, *extra, "--out", str(place)),
         )
-        sizes = {"seeds": len(seeds), "frames": self.frames, "preset": self.preset}
         return Unit(
-            name, arguments, place, place, needs, method=method, imports=self.imports, **sizes
+            name,
+            arguments,
+            place,
+            place,
+            needs,
+            method=method,
+            seeds=len(seeds),
+            frames=self.frames,
+            preset=self.preset,
+            imports=self.imports,
+            watching=self.watching,
         )
 
 

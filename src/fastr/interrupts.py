@@ -5,10 +5,15 @@ import time
 from types import FrameType
 
 STOPPED = 130
-"""Exit code after Ctrl-C, as of shells."""
+"""Exit code after Ctrl-C, as of shells; 0 is for what has come to its end."""
 AGAIN_SECONDS = 0.05
 LONGEST_SECONDS = 5.0
 """An import that takes longer is interrupted all the same."""
+
+
+def stopped_by(number: int) -> int:
+    """The exit code of what has ended because of this signal, as of shells."""
+    return 128 + number
 
 
 def end_at_once() -> None:

@@ -12,9 +12,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastr.config import TrainConfig
 
+MINUTE = 60.0
+"""Between two lines of a training where there is no terminal, evaluations aside."""
+
 
 class TrainingProgress:
-    """Listens to a run's rows; a bar on a terminal, one line per evaluation elsewhere."""
+    """Listens to a run's rows; a bar on a terminal, elsewhere a line per evaluation and minute."""
 
     def __init__(self, config: TrainConfig):
         self.config = config
@@ -32,6 +35,7 @@ class TrainingProgress:
         self.evaluated: dict[int, dict[int, float]] = {}
         self.last_step: tuple[float, int] | None = None
         self.rate = 0.0
+        self.said = time.monotonic()
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Take in one row of the run."""
@@ -39,9 +43,13 @@ class TrainingProgress:
             self.evaluated.setdefault(row["frames"], {})[row["seed"]] = row["return"]
             returns = self.evaluated[row["frames"]]
             if not self.console.is_terminal and len(returns) == len(self.config.seeds):
-                self.print_line(row["frames"], list(returns.values()), row["seconds"])
+                mean = sum(returns.values()) / len(returns)
+                said = f"mean return {mean:.1f} over {len(returns)} seed(s)"
+                self.print_line(row["frames"], row["seconds"], said)
         else:
             self.measure(row["updates"])
+            if not self.console.is_terminal and time.monotonic() > self.said + MINUTE:
+                self.print_line(row["frames"], row["seconds"], self.left(row["frames"]))
         self.bar.update(self.task, completed=self.frames(row), figures=self.figures())
 
     def frames(self, row: dict[str, Any]) -> int:
@@ -65,15 +73,18 @@ class TrainingProgress:
         latest = self.evaluated[max(self.evaluated)].values()
         return f"return {sum(latest) / len(latest):.0f}  {speed}"
 
-    def print_line(self, frames: int, returns: list[float], seconds: float) -> None:
-        """One evaluation as a line of text."""
-        mean = sum(returns) / len(returns)
-        print(
-            f"{self.config.task}: frame {frames:,} of {self.config.frames:,}, mean return "
-            f"{mean:.1f} over {len(returns)} seed(s), {self.rate:,.0f} updates/s, {seconds:,.0f} s",
-            file=sys.stderr,
-            flush=True,
-        )
+    def left(self, frames: int) -> str:
+        """How long the rest will take at this pace; nothing before there is one."""
+        steps = (self.config.frames - frames) / self.config.frame_skip
+        return f"about {steps / self.rate / 3600:,.1f} h left" if self.rate else ""
+
+    def print_line(self, frames: int, seconds: float, said: str) -> None:
+        """How far it is, as a line of text."""
+        self.said = time.monotonic()
+        place = f"{self.config.task}: frame {frames:,} of {self.config.frames:,}"
+        rate = f"{self.rate:,.{0 if self.rate >= 10 else 1}f} updates/s" if self.rate else ""
+        parts = [place, said, rate, f"{seconds:,.0f} s"]
+        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
     def __enter__(self) -> "TrainingProgress":
         self.bar.start()

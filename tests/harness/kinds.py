@@ -139,11 +139,12 @@ def sigterm(victim, rng, entry):
     entry.detail = "to the process group" if group else "to the process"
     before = victim.frames()
     child.ask_to_stop(group=group)
-    expect(child.wait() == 0, f"exit code {child.wait(0)}: {child.said()}")
+    code = child.wait()
     expect(not child.left_behind(), "processes left behind")
     if victim.ended():
         raise Missed
-    expect("go on with `fastr resume" in child.said(), child.said())
+    expect(code == 143, f"exit code {code}: {child.said()}")
+    expect("go on with `fastr --import fault_envs resume" in child.said(), child.said())
     expect(victim.frames() >= before, "no checkpoint at the stop")
 
 

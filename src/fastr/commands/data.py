@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fastr.checks import require_seeds
-from fastr.commands.show import Flag, print_json, print_table
+from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.errors import UserError
 from fastr.misfit.config import MisfitConfig
 
@@ -23,9 +23,9 @@ class Misfit:
     """Whether the CP factorization fits the dynamics behind a log of transitions."""
 
     config: MisfitConfig
-    datasets: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    datasets: Annotated[tuple[str, ...], tyro.conf.Positional, places("DATASET")] = ()
     """Minari datasets, run directories (their replay), .npz or .parquet files (docs/misfit.md)."""
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Directory of the report (default: misfit/DATE)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
@@ -79,18 +79,18 @@ def print_misfits(report: dict[str, Any]) -> None:
 class Collect:
     """Write a dataset of transitions in Minari's format, with its provenance."""
 
-    source: Annotated[str, tyro.conf.Positional]
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """A run directory, or a task."""
     out: Path
     """The dataset's directory."""
-    policy: Literal["replay", "greedy", "exploring", "random"] | None = None
+    policy: Maybe[Literal["replay", "greedy", "exploring", "random"]] = None
     """Whose transitions: those of the run's replay (default for a run), of its greedy or exploring
     policy at the newest checkpoint, or of uniformly random actions (default for a task)."""
-    transitions: int | None = None
+    transitions: Maybe[int] = None
     """How many to play, over all seeds together (default 100,000); a replay is written whole."""
-    seeds: tuple[int, ...] = ()
+    seeds: Several[int] = ()
     """Seeds to play with, one simulator each (default: the run's, or 0 for a task)."""
-    frame_skip: int | None = None
+    frame_skip: Maybe[int] = None
     """Frames each action is held for on a task (default 2); a run has its own."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
@@ -150,7 +150,7 @@ class Collect:
 class MisfitFigure:
     """Misfit against return gain, one marker per dataset, from finished reports."""
 
-    reports: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    reports: Annotated[tuple[Path, ...], tyro.conf.Positional, places("REPORT")]
     """Reports of fastr misfit: directories or report.json files."""
     returns: tuple[Path, ...]
     """Returns of both methods: CSV files (task, method, mean; or task, method, seed, frames,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastr.commands.looking import opened
-from fastr.commands.show import Flag, Run, print_json
+from fastr.commands.show import Flag, Maybe, Run, print_json
 from fastr.errors import UserError
 from fastr.runs import RunDirectory, write_errors
 from fastr.trained import Trained
@@ -29,7 +29,7 @@ class Export:
     """Directory to write: new, or empty."""
     format: Literal["onnx", "safetensors"] = "onnx"
     """onnx (needs fastr[onnx]) or safetensors (with a loader in NumPy)."""
-    seed: int | None = None
+    seed: Maybe[int] = None
     """The seed whose policy is exported (default: the run's first)."""
     episodes: int = 10
     """Greedy episodes to play for the card's return; 0: the one measured in training alone."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from fastr.checks import require, require_seeds
-from fastr.commands.show import Flag, Run, print_json, print_table
+from fastr.commands.show import Flag, Maybe, Run, Several, print_json, print_table
 from fastr.config import from_json
 from fastr.envs import require_imported
 from fastr.errors import RunError, UserError
@@ -71,13 +71,13 @@ class Play:
 
     run_directory: Run
     """The run's directory."""
-    video: Path | None = None
+    video: Maybe[Path] = None
     """File to write, one episode per seed; its ending chooses the format: .mp4 or .gif."""
     window: Flag = False
     """Show it in a window, episode after episode, until that is closed (or Esc or q is typed)."""
-    seeds: tuple[int, ...] = ()
+    seeds: Several[int] = ()
     """Seeds whose policies are shown side by side (default: all of the run's)."""
-    overlay: tuple[Literal["return", "factors"], ...] = ()
+    overlay: Several[Literal["return", "factors"]] = ()
     """What to draw over each tile: the return so far; the eight strongest coordinates of
     phi_s(s) * phi_a(a), numbered, in units of the largest of late (methods with such factors)."""
     height: int = 240

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from fastr.commands.show import Flag, print_json, print_table
+from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.errors import UserError
 from fastr.report.finals import Final
 from fastr.report.reading import Found, external, read
@@ -26,24 +26,24 @@ class Report:
     never loaded. A method with fewer seeds, evaluations or frames than its peers is marked.
     """
 
-    paths: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, places("PATH")] = ()
     """Run directories, folders that hold any (however deep), results files with a sidecar, reports
     of fastr misfit (docs/report.md)."""
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Folder of the report (default: report; none if --readme is given)."""
-    compare: tuple[tuple[str, str, Path], ...] = ()
+    compare: Several[tuple[str, str, Path]] = ()
     """Other people's curves: NAME TASK FILE, and more of them; FILE is a CSV of frames (simulator
     steps), seed and return. TASK may be `all` if FILE has a column task."""
-    tasks: tuple[str, ...] = ()
+    tasks: Several[str] = ()
     """Report on these tasks only (default: all)."""
-    reach: tuple[float, ...] = ()
+    reach: Several[float] = ()
     """Returns whose first reaching is timed (default: 50 % and 90 % of a task's best final
     mean)."""
-    price_per_hour: float | None = None
+    price_per_hour: Maybe[float] = None
     """What an hour of the machine costs, in any currency."""
     bootstrap_seed: int = 0
     """Seed of the resampling behind the 95 % intervals."""
-    readme: Path | None = None
+    readme: Maybe[Path] = None
     """Markdown file whose part between the two `fastr report` comments is written anew."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""

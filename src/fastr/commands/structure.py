@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from fastr.checks import require_seeds
-from fastr.commands.show import Flag, print_json, print_table, write_csv
+from fastr.commands.show import Flag, Maybe, Several, Task, print_json, print_table, write_csv
 from fastr.commands.training import rows_of_all
 from fastr.config import METHODS, TrainConfig, grounded, on_this_device, preset
 from fastr.errors import UserError
@@ -18,7 +16,6 @@ from fastr.names import Preset
 from fastr.representations.ranking import RankingConfig
 from fastr.runs import write_errors
 
-Task = Annotated[str, tyro.conf.Positional]
 LARGEST_BATCH = 2**14
 """Of a coverage, which scores all pairs of a batch in float64: 2 GiB for each noise level."""
 
@@ -37,11 +34,11 @@ class Ablation:
     """Methods to compare; any that `fastr train --method` knows."""
     preset: Preset = "paper"
     """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
-    seeds: tuple[int, ...] | None = None
+    seeds: Several[int] = ()
     """Seeds of every method (default: the preset's)."""
-    frames: int | None = None
+    frames: Maybe[int] = None
     """Budget of every method in frames, i.e. simulator steps (default: the preset's)."""
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Directory for everything (default: runs/ablation-TASK)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
@@ -52,15 +49,14 @@ class Ablation:
         configs = {method: self.config(method) for method in dict.fromkeys(self.methods)}
         if not configs:
             raise UserError("--methods is empty; name at least one.")
-        rows = rows_of_all(configs, out)
-        return 0 if rows is None else self.report(configs, rows, out)
+        return self.report(configs, rows_of_all(configs, out), out)
 
     def config(self, method: str) -> TrainConfig:
         """The run of one method."""
         config = preset(self.task, method, self.preset)
-        chosen = {"seeds": self.seeds, "frames": self.frames}
-        config = replace(config, **{name: v for name, v in chosen.items() if v is not None})
-        return grounded(on_this_device(config))
+        seeds = self.seeds or config.seeds
+        frames = config.frames if self.frames is None else self.frames
+        return grounded(on_this_device(replace(config, seeds=seeds, frames=frames)))
 
     def report(self, configs: dict[str, TrainConfig], rows: dict[str, list], out: Path) -> int:
         """Table and curves of finished runs."""
@@ -77,7 +73,8 @@ class Ablation:
         if self.json:
             return print_json({"task": self.task, "out": str(out), "methods": lines})
         print_table(
-            f"{self.task}, preset {self.preset}: return is the mean of the last 10 evaluations",
+            f"{self.task}, preset {self.preset}: return is the mean of the last evaluations, "
+            "ten at most",
             ("method", "parameters", "multiply-adds", "NCE dim", "return", "std over seeds"),
             [
                 (
@@ -135,7 +132,7 @@ class Coverage:
     """Sizes of the networks: paper, or quick."""
     seed: int = 0
     """Seed of networks, transitions and noise."""
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Directory for coverage.csv and coverage.png (default: neither is written)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -14,7 +14,7 @@ import tyro
 
 from fastr.checks import require
 from fastr.commands.plan import Plan
-from fastr.commands.show import Flag, print_json, print_table
+from fastr.commands.show import Flag, Maybe, Several, print_json, print_table
 from fastr.errors import UserError
 from fastr.experiments import (
     EXPERIMENTS,
@@ -23,9 +23,10 @@ from fastr.experiments import (
     Name,
     Unit,
     importing,
+    parted,
     refuse_same_place,
 )
-from fastr.interrupts import STOPPED
+from fastr.interrupts import stopped_by
 from fastr.names import Method, Preset
 from fastr.runs import locked, write_errors
 from fastr.sweep import state
@@ -59,37 +60,37 @@ class Sweep:
 
     name: Annotated[Name, tyro.conf.Positional]
     """Experiment."""
-    tasks: tuple[str, ...] = ()
+    tasks: Several[str] = ()
     """Tasks instead of the experiment's."""
-    methods: tuple[str, ...] = ()
+    methods: Several[str] = ()
     """Methods instead of the experiment's; any that `fastr train --method` knows."""
-    seeds: tuple[int, ...] = ()
+    seeds: Several[int] = ()
     """Seeds instead of the experiment's (the paper's 0 1 2 3 42; smoke has 0)."""
-    preset: Preset | None = None
+    preset: Maybe[Preset] = None
     """Sizes and budget of every training: paper, or quick (smoke has quick)."""
-    frames: int | None = None
+    frames: Maybe[int] = None
     """Budget of every training in frames, i.e. simulator steps (default: the preset's)."""
-    seeds_per_run: int | None = None
+    seeds_per_run: Maybe[int] = None
     """Seeds that train side by side in one process (default: all, which is fastest on few
     devices); fewer make more runs, for many devices."""
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Directory for everything (default: runs/NAME); on storage that all nodes share for ray."""
     engine: Literal["local", "ray"] = "local"
     """Where to run: processes on this machine, or a Ray cluster (pip install 'ray>=2.60')."""
-    jobs: int | None = None
+    jobs: Maybe[int] = None
     """local: runs at a time on each GPU (default 1), or on the machine where there is none
     (default: one for every four cores, each on its own)."""
     address: str = "auto"
     """ray: the cluster, host:port or ray://host:port; auto is the one this machine is part of."""
-    gpus_per_run: float | None = None
+    gpus_per_run: Maybe[float] = None
     """ray: GPUs of each run, whole or a part like 0.5 (default: 1 where the cluster has any)."""
-    cpus_per_run: float | None = None
+    cpus_per_run: Maybe[float] = None
     """ray: cores of each run (default: 4, or what the largest node has)."""
     retries: int = 3
     """How often in a row a run may fail without a new checkpoint before it is given up."""
     dry_run: Flag = False
     """Show every command with its predicted hours, and run nothing."""
-    hours_on: Hardware | None = None
+    hours_on: Maybe[Hardware] = None
     """Hardware to predict the hours for (default: this machine's)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
@@ -104,7 +105,7 @@ class Sweep:
         grid = self.grid()
         units = EXPERIMENTS[self.name].units(grid)
         refuse_same_place(units)
-        if self.options or grid.frames % 2:
+        if parted(self.options)[0] or grid.frames % 2:
             check_options(grid)
         if self.dry_run:
             return self.plan(grid, units)
@@ -124,6 +125,7 @@ class Sweep:
                 raise UserError(
                     f"{word} behind -- is set by the sweep; put it before, or leave it."
                 )
+        options, watching = parted(self.options)
         preset = self.preset or usual.preset
         return Grid(
             out=(self.out or Path("runs") / self.name).absolute(),
@@ -133,7 +135,8 @@ class Sweep:
             frames=first_given(self.frames, usual.frames, FRAMES[preset]),
             preset=preset,
             seeds_per_run=self.seeds_per_run,
-            options=(*usual.options, *self.options),
+            options=(*usual.options, *options),
+            watching=watching,
             imports=self.imports,
         )
 
@@ -156,10 +159,10 @@ class Sweep:
             print(f"fastr: {len(units)} run(s), {engine.places()}, in {grid.out}", file=sys.stderr)
             # After the engine is there: Ray takes the signals for itself when it starts.
             with stop_requests() as asked, View(f"sweep {self.name}") as view:
-                scheduler.run(view, asked)
+                scheduler.run(view, lambda: len(asked))
         finally:
             engine.close()
-        return self.report(grid, scheduler.works)
+        return self.report(grid, scheduler.works, stopped_by(asked[0]) if asked else 0)
 
     def chosen_engine(self, grid: Grid) -> AbstractEngine:
         """Where to run."""
@@ -170,8 +173,8 @@ class Sweep:
         stop = grid.out / INTERNAL / "stop"
         return RayEngine(self.address, self.gpus_per_run, self.cpus_per_run, stop)
 
-    def report(self, grid: Grid, works: Sequence[Work]) -> int:
-        """How it went, and the exit code that says so."""
+    def report(self, grid: Grid, works: Sequence[Work], stop: int) -> int:
+        """How it went, and the exit code that says so; `stop` is that of what was stopped."""
         lost = [work for work in works if work.state in ("failed", "blocked")]
         stopped = [work for work in works if work.state == "stopped"]
         for work in lost:
@@ -197,7 +200,7 @@ class Sweep:
             print(f"everything lies in {grid.out}")
         if lost:
             return 1
-        return STOPPED if stopped else 0
+        return stop if stopped else 0
 
 
 def first_given(*values: int | None) -> int:
@@ -232,13 +235,14 @@ def check_options(grid: Grid) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
-            raise UserError(f"{method}: {reason.removeprefix('fastr: ')}")
+            said = reason.removeprefix("fastr: ").replace("`fastr info ", "`fastr train ")
+            raise UserError(f"{method}: {said}")
 
 
 @contextlib.contextmanager
-def stop_requests() -> Iterator[Callable[[], int]]:
-    """How often Ctrl-C or SIGTERM has asked to stop."""
-    asked = []
+def stop_requests() -> Iterator[list[int]]:
+    """The signals that have asked to stop so far."""
+    asked: list[int] = []
 
     def ask(number: int, _: object) -> None:
         asked.append(number)
@@ -249,7 +253,7 @@ def stop_requests() -> Iterator[Callable[[], int]]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, ask) for number in numbers}
     try:
-        yield lambda: len(asked)
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

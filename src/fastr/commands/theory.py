@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fastr.checks import require_seeds
-from fastr.commands.show import Flag, print_json, print_table
+from fastr.commands.show import Flag, places, print_json, print_table
 from fastr.errors import UserError, nearest
 from fastr.runs import write_errors
 
@@ -31,7 +31,7 @@ class Theory:
     (class sizes and sample sizes), separation (both classes on growing n), exploration (LSVI-UCB).
     """
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, places("PART")] = ()
     """Parts to run (default: all)."""
     out: Path = Path("theory")
     """Directory for index.html, the plots' numbers as CSV, and all results as theory.json."""

@@ -2,28 +2,26 @@
 
 import contextlib
 import json
+import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fastr.checkpoints import Checkpoint
-from fastr.checks import require
-from fastr.commands.show import Flag, Run, print_json, print_table
+from fastr.commands.show import Flag, Maybe, Run, print_json, print_table
+from fastr.commands.watching import USUAL, Watching
 from fastr.config import TrainConfig, from_json, to_json
 from fastr.envs import module_of, require_imported
-from fastr.errors import RunError, UserError
+from fastr.errors import RunError, StoppedError, UserError
+from fastr.interrupts import stopped_by
 from fastr.pool import WorkerError
-from fastr.processes import PATIENCE_SECONDS
 from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference, provenance, write_errors
 from fastr.summary import LAST, evaluations, summary
-
-PATIENCE_LIMIT = 86_400.0
-"""A day."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +29,11 @@ class Train:
     """Train one agent per seed on one task, all seeds side by side in one program."""
 
     config: TrainConfig
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Run directory for all seeds (default: runs/TASK-METHOD-DATE)."""
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Also log to TensorBoard (into the run directory) or Weights & Biases."""
-    patience: float = PATIENCE_SECONDS
-    """Seconds that a simulator may be silent within one agent step, in training or evaluation,
-    before the run stops with a sentence that names it (docs/survival.md)."""
+    watching: Watching = USUAL
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
-
-    def __post_init__(self):
-        require(self, "patience", low=1, high=PATIENCE_LIMIT)
 
     def run(self) -> int:
         """Train from frame 0."""
@@ -59,16 +50,9 @@ class Resume:
 
     run_directory: Run
     """The run's directory."""
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Also log to TensorBoard (into the run directory) or Weights & Biases."""
-    patience: float = PATIENCE_SECONDS
-    """Seconds that a simulator may be silent within one agent step, in training or evaluation,
-    before the run stops with a sentence that names it (docs/survival.md)."""
+    watching: Watching = USUAL
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
-
-    def __post_init__(self):
-        require(self, "patience", low=1, high=PATIENCE_LIMIT)
 
     def run(self) -> int:
         """Train from the newest sound checkpoint."""
@@ -101,8 +85,8 @@ def begun(config: TrainConfig, path: Path) -> RunWriter:
     return RunWriter.create(path, record)
 
 
-def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]] | None:
-    """The rows of this run, trained to its end first; None if it was asked to stop on the way.
+def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
+    """The rows of this run, trained to its end first; StoppedError if it was asked to stop.
 
     A run that an earlier call has begun goes on; one that it has finished is only read.
     """
@@ -114,24 +98,16 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]] | Non
     else:
         writer, checkpoint = begun(config, path), None
     with writer:
-        if not ended(config, writer):
-            train_and_draw(config, writer, checkpoint)
-        return writer.rows() if ended(config, writer) else None
+        if not ended(config, writer) and (code := train_and_draw(config, writer, checkpoint)):
+            raise StoppedError(f"stopped; the same command goes on in {path.parent}.", code)
+        return writer.rows()
 
 
-def rows_of_all(
-    configs: dict[str, TrainConfig], out: Path
-) -> dict[str, list[dict[str, Any]]] | None:
-    """The rows of every run, one after the other in OUT/NAME; None if one was asked to stop."""
+def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of every run, one after the other in OUT/NAME; all are possible, or none begins."""
     for config in configs.values():
         check_possible(config)
-    found = {}
-    for name, config in configs.items():
-        if (rows := finished_rows(config, out / name)) is None:
-            print(f"fastr: stopped; the same command goes on in {out}.", file=sys.stderr)
-            return None
-        found[name] = rows
-    return found
+    return {name: finished_rows(config, out / name) for name, config in configs.items()}
 
 
 def as_stored(config: TrainConfig) -> Any:
@@ -155,27 +131,29 @@ def train_and_draw(
     config: TrainConfig,
     writer: RunWriter,
     checkpoint: Checkpoint | None,
-    *,
-    track: tuple[str, ...] = (),
-    patience: float = PATIENCE_SECONDS,
-) -> None:
-    """Train with a live display, then leave the learning curve in the run directory."""
+    watching: Watching = USUAL,
+) -> int:
+    """Train with a live display, then leave the learning curve in the run directory.
+
+    The exit code: 0 for a run that is at its end, else that of the signal which has stopped it.
+    """
     from fastr.progress import TrainingProgress
     from fastr.track import trackers
     from fastr.train import train
 
-    trackings = trackers(track, writer.path, writer.config)
-    with stop_requests() as stopped:
+    trackings = trackers(watching.track, writer.path, writer.config)
+    with stop_requests() as asked:
         with TrainingProgress(config) as progress:
             listeners = (progress, *trackings)
             try:
                 train(
                     config, writer, checkpoint,
-                    listeners=listeners, stopped=stopped, patience=patience,
+                    listeners=listeners, stopped=lambda: bool(asked), patience=watching.patience,
                 )  # fmt: skip
             except WorkerError as error:
                 raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error
         draw(config, writer)
+    return stopped_by(asked[0]) if asked and not ended(config, writer) else 0
 
 
 def draw(config: TrainConfig, writer: RunWriter) -> None:
@@ -198,7 +176,12 @@ def train_to_the_end(
     checkpoint: Checkpoint | None,
 ) -> int:
     """Train, then say how it went and where everything lies."""
-    train_and_draw(config, writer, checkpoint, track=options.track, patience=options.patience)
+    code = 0
+    if ended(config, writer):
+        # One killed behind its last checkpoint has no picture yet.
+        draw(config, writer)
+    else:
+        code = train_and_draw(config, writer, checkpoint, options.watching)
     measured = writer.rows()
     result = {
         "run": str(writer.path),
@@ -213,9 +196,14 @@ def train_to_the_end(
         said = f"fastr: stopped{when}; go on with `{going_on(config, writer.path)}`."
         print(said, file=sys.stderr)
     if options.json:
-        return print_json(result)
-    if not count:
-        return 0
+        print_json(result)
+    elif count:
+        show(config, writer, result, count)
+    return code
+
+
+def show(config: TrainConfig, writer: RunWriter, result: dict[str, Any], count: int) -> None:
+    """The returns of every seed after so many evaluations, and where everything lies."""
     columns = ("seed", "frames", "last evaluation", averaged(count))
     rows = [
         (e["seed"], e["frames"], e["last_evaluation_return"], e["last_10_evaluations_return"])
@@ -226,7 +214,6 @@ def train_to_the_end(
     print(f"training took {result['seconds']:,.0f} s")
     print(f"run directory   {writer.path}")
     print(f"learning curve  {writer.path / 'curve.png'}")
-    return 0
 
 
 def evaluated(rows: list[dict[str, Any]], config: TrainConfig) -> int:
@@ -246,17 +233,20 @@ def averaged(count: int) -> str:
 
 
 @contextlib.contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM has asked to stop; a second Ctrl-C ends at once."""
-    asked = []
+def stop_requests() -> Iterator[list[int]]:
+    """The signals that have asked to stop so far; a second Ctrl-C ends at once."""
+    asked: list[int] = []
 
     def ask(number: int, _: object) -> None:
+        if not asked:
+            # Not by print: the handler may run in the middle of another one.
+            os.write(2, b"\nfastr: saving; Ctrl-C again ends at once, without a checkpoint.\n")
         asked.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

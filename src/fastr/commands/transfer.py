@@ -11,7 +11,7 @@ import tyro
 
 from fastr.agents.spectral import Keep, SpectralConfig, part_to_keep
 from fastr.commands.looking import opened
-from fastr.commands.show import Flag, print_json, print_table, write_csv
+from fastr.commands.show import Flag, Maybe, places, print_json, print_table, write_csv
 from fastr.commands.training import rows_of_all
 from fastr.config import TrainConfig, from_json
 from fastr.envs import require_imported
@@ -19,7 +19,7 @@ from fastr.errors import UserError
 from fastr.runs import RunDirectory
 from fastr.shifts import split
 
-Sources = Annotated[tuple[Path, ...], tyro.conf.Positional]
+Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]
 HELD_OUT = 512
 """Transitions on the shifted body that representations are compared on."""
 
@@ -57,9 +57,9 @@ class Transfer:
     encoder as a whole), or nothing, which is training from scratch on the shifted body."""
     figure: Flag = False
     """Also train every source's method from scratch on the shifted body."""
-    frames: int | None = None
+    frames: Maybe[int] = None
     """Budget of each adaptation in frames, i.e. simulator steps (default: the source's)."""
-    out: Path | None = None
+    out: Maybe[Path] = None
     """Directory for everything (default: runs/transfer-TASK@SHIFT)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
@@ -69,7 +69,7 @@ class Transfer:
         conditions = self.conditions()
         out = self.out or Path("runs") / f"transfer-{conditions[0].config.task.replace(':', '-')}"
         rows = rows_of_all({entry.label: entry.config for entry in conditions}, out)
-        return 0 if rows is None else self.report(conditions, rows, out)
+        return self.report(conditions, rows, out)
 
     def conditions(self) -> list[Condition]:
         """Every run to make."""
@@ -208,7 +208,7 @@ def what_moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
 def show(lines: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]], task: str) -> None:
     """Both tables on stdout."""
     print_table(
-        f"{task}: return is the mean of the last 10 evaluations",
+        f"{task}: return is the mean of the last evaluations, ten at most",
         ("condition", "trainable", "frozen", "source", "unadapted", "return", "of source"),
         [
             (

@@ -82,6 +82,13 @@ def parse(task: str) -> SuiteTask | GymTask:
     raise UserError(f"{task!r} is not a DM Control Suite task.{hint}")
 
 
+def spelled(task: str) -> str:
+    """The one way to write a task: walker_walk is walker-walk, and its runs are compared."""
+    name, at, shifted = task.partition("@")
+    found = parse(task)
+    return f"{found if isinstance(found, SuiteTask) else name}{at}{shifted}"
+
+
 def module_of(task: str) -> str:
     """The Python module that is imported to make this task; empty if none is."""
     if ":" not in shifts.split(task)[0]:

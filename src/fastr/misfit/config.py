@@ -2,7 +2,9 @@
 
 import dataclasses
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from fastr.checks import DEEPEST, MOST_LEVELS, require, require_seeds
 from fastr.misfit.splits import SplitBy
@@ -80,7 +82,7 @@ class MisfitConfig:
     """Seed of the split, of --limit and of the Fourier projections: the same for all --seeds."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Training seeds: initial parameters, order of batches, noise."""
-    limit: int | None = None
+    limit: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: all)")] = None
     """Use at most this many transitions of each dataset, in whole episodes drawn at random."""
     action_scale: Literal["bounds", "observed"] = "bounds"
     """Map onto [-1, 1] the bounds that a dataset gives for its actions (-1 and 1 if it gives none),

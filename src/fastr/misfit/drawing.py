@@ -39,7 +39,7 @@ def draw_curves(tested: Tested, chance: float, path: Path) -> None:
 def draw_misfits(datasets: Sequence[dict[str, Any]], path: Path) -> None:
     """Both misfits of every dataset with their intervals, and each seed as a dot."""
     pyplot = plotting()
-    height = 1.6 + 0.5 * len(datasets)
+    height = 1.8 + 0.5 * len(datasets)
     figure, both = pyplot.subplots(1, 2, figsize=(10, height), layout="constrained", sharey=True)
     for axes, key, unit in ((both[0], "nce_misfit", "nats"), (both[1], "moment_misfit", "share")):
         for i, entry in enumerate(datasets):
@@ -47,7 +47,7 @@ def draw_misfits(datasets: Sequence[dict[str, Any]], path: Path) -> None:
             axes.plot([misfit["low"], misfit["high"]], [i, i], color="tab:blue", linewidth=3)
             axes.plot([seed[key] for seed in entry["seeds"]], [i] * len(entry["seeds"]), "k.")
         axes.axvline(0.0, color="grey", linewidth=1)
-        axes.set(xlabel=f"{key.replace('_', ' ')} ({unit}): CP less joint, test part")
+        axes.set(xlabel=f"{key.replace('_', ' ')} ({unit}),\nCP less joint, test part")
         axes.grid(alpha=0.3, axis="x")
     names = [entry["name"] for entry in datasets]
     both[0].set_yticks(range(len(datasets)), names, parse_math=False)

@@ -199,7 +199,7 @@ def missing(found: Sequence[Point]) -> list[str]:
 
 def write_table(found: Sequence[Point], path: Path) -> None:
     """The markers as numbers."""
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)
         lines.writerow(COLUMNS)
         for point in found:

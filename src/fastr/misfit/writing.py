@@ -40,12 +40,12 @@ def write(
     for i, one in enumerate(tested):
         pictures.append(folder / f"curves-{i}.png")
         draw_curves(one, math.log(protocol.batch_size), pictures[-1])
-    (folder / PAGE).write_text(page(report, pictures))
+    (folder / PAGE).write_text(page(report, pictures), encoding="utf-8")
 
 
 def write_curves(path: Path, tested: Sequence[Tested]) -> None:
     """Every epoch of every predictor, seed and dataset as a line."""
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         lines = csv.DictWriter(file, CURVE_COLUMNS)
         lines.writeheader()
         for one in tested:
@@ -56,7 +56,7 @@ def write_episodes(path: Path, tested: Sequence[Tested]) -> None:
     """The mean test losses of every episode and seed: all that the intervals are made from."""
     header = ("dataset", "episode", "transitions", "seed")
     losses = [f"{kind}_{loss}" for kind in KINDS for loss in ("nce", "moment")]
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)
         lines.writerow((*header, *losses))
         for one in tested:

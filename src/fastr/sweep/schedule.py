@@ -1,5 +1,6 @@
 """Which unit next: after what it needs, again after a failure, never after it is finished."""
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Literal
 
 from fastr.errors import UserError
 from fastr.experiments import Unit
+from fastr.interrupts import stopped_by
 from fastr.runs import user_of, write_errors
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, Attempt, tail
@@ -17,6 +19,8 @@ State = Literal["waiting", "queued", "running", "retrying", "done", "failed", "b
 SETTLED: tuple[State, ...] = ("done", "failed", "blocked", "stopped")
 USER_ERROR = 2
 """Exit code of a command that was asked for something impossible: again would not help."""
+STOPPED = tuple(map(stopped_by, (signal.SIGINT, signal.SIGTERM)))
+"""Exit codes of a training that has saved and ended because a signal asked it to."""
 POLL_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 60.0
 
@@ -160,7 +164,7 @@ class Scheduler:
             said = tail(state.log_file(self.out, work.unit), work.log_before, lines=1)
             self.fail(work, said or problem)
         else:
-            self.retry(work, "stopped by somebody" if code == 0 else problem)
+            self.retry(work, "stopped by somebody" if code in STOPPED else problem)
 
     def retry(self, work: Work, problem: str) -> None:
         """Try again after a pause, unless too many attempts have brought nothing."""

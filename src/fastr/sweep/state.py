@@ -19,7 +19,7 @@ from fastr import checkpoints
 from fastr.checkpoints import ROWS
 from fastr.envs import module_of
 from fastr.errors import UserError
-from fastr.experiments import Unit, importing
+from fastr.experiments import Unit, importing, parted
 from fastr.runs import CONFIG, RunDirectory, write_errors
 
 TAIL_BYTES = 2**18
@@ -68,7 +68,7 @@ def recorded_run(unit: Unit, path: Path) -> RunDirectory:
     arguments = command[1:] if isinstance(command, list) else []
     while arguments[:1] == ["--import"]:
         arguments = arguments[2:]
-    refuse_other(unit, tuple(map(str, arguments)))
+    refuse_other(unit, parted(list(map(str, arguments)))[0])
     return run
 
 
@@ -91,7 +91,7 @@ def next_arguments(unit: Unit) -> tuple[str, ...]:
     if unit.arguments[0] == "train" and not begun(unit):
         return unit.command[1:]
     again = unit.arguments[0] == "train"
-    arguments = ("resume", str(unit.run)) if again else unit.arguments
+    arguments = ("resume", str(unit.run), *unit.watching) if again else unit.arguments
     return (*importing(modules(unit)), *arguments)
 
 

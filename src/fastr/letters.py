@@ -1,0 +1,31 @@
+"""What is printed arrives, whichever letters the terminal or the file behind it knows."""
+
+import codecs
+import io
+import sys
+
+HANDLER = "fastr-spelled"
+SPELLED = {"±": "+-", "–": "-", "…": "...", "\N{MINUS SIGN}": "-", "×": "x"}
+"""What stands for a letter that an encoding lacks; a question mark for all others."""
+
+
+def spelled(error: UnicodeError) -> tuple[str, int]:
+    """What to write where a letter cannot be, and where to go on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(SPELLED.get(letter, "?") for letter in missing), error.end
+
+
+def spell_out() -> None:
+    """From now on nothing printed can fail for its letters: ASCII, or names of any bytes."""
+    codecs.register_error(HANDLER, spelled)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=HANDLER)
+
+
+def as_printed(text: str) -> str:
+    """The text as stdout will have it: a table must know how wide its cells become."""
+    encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
+    return text.encode(encoding, errors).decode(encoding, errors)
