@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -83,7 +84,8 @@ def weights_like(shapes, seed):
             values = 1.0 + 0.2 * values
         else:
             values *= shape.shape[-2] ** -0.5
-        return jnp.asarray(values, jnp.float32)
+        # Not jnp.asarray, which compiles a program for every shape.
+        return jax.device_put(np.asarray(values, np.float32))
 
     return jax.tree_util.tree_map_with_path(leaf, shapes)
 
@@ -95,7 +97,7 @@ def batch_of(spec, size, seed):
     continues[0] = 0.0
     return Transition(
         *(
-            jnp.asarray(array, jnp.float32)
+            jax.device_put(np.asarray(array, np.float32))
             for array in (
                 generator.normal(size=(size, spec.state_dim)),
                 generator.uniform(-1, 1, size=(size, spec.action_dim)),
@@ -122,16 +124,18 @@ def spectral_of(config, spec, seed):
         config.critic_learning_rate,
         config.actor_learning_rate,
     )
-    parts = [
-        Trainable.of(weights_like(template, seed + i), Adam(rate))
-        for i, (template, rate) in enumerate(zip(templates, rates, strict=True))
-    ]
+    networks = [weights_like(template, seed + i) for i, template in enumerate(templates)]
     copied = (templates[0].readable(), *templates[1:])
-    others = [
-        Layout.of(template).pack(weights_like(template, seed + 10 + i))
-        for i, template in enumerate(copied)
-    ]
-    return replace(Spectral.of(config, *parts), target=Target(*others))
+    others = [weights_like(template, seed + 10 + i) for i, template in enumerate(copied)]
+    return assembled(config, rates, networks, others)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def assembled(config, rates, networks, others):
+    """An agent of these networks and targets, packed in one program instead of a hundred."""
+    parts = [Trainable.of(net, Adam(rate)) for net, rate in zip(networks, rates, strict=True)]
+    targets = [Layout.of(other).pack(other) for other in others]
+    return replace(Spectral.of(config, *parts), target=Target(*targets))
 
 
 @pytest.fixture(scope="session")
