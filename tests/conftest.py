@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -36,6 +36,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import fastr.train
 from browsing import chromium as chromium
 from browsing import visit as visit
 from checkpointing import pristine as pristine
@@ -136,6 +137,18 @@ def assembled(config, rates, networks, others):
     parts = [Trainable.of(net, Adam(rate)) for net, rate in zip(networks, rates, strict=True)]
     targets = [Layout.of(other).pack(other) for other in others]
     return replace(Spectral.of(config, *parts), target=Target(*targets))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_engines():
+    """Equal trainings of one process share their compiled programs: tracing them costs seconds.
+
+    Engines hold programs and no state of a run; what a new process makes of a run is for the tests
+    that start one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fastr.train, "Engine", cache(fastr.train.Engine))
+        yield
 
 
 @pytest.fixture(scope="session")
