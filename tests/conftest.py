@@ -8,6 +8,8 @@ import os
 import sys
 import tempfile
 from dataclasses import replace
+from functools import cache, partial
+from importlib.metadata import version
 from pathlib import Path
 
 # In the environment, so that the processes a test starts compile the same programs in the same way:
@@ -16,6 +18,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if os.environ["JAX_PLATFORMS"] == "cpu":
     # Programs that run for milliseconds do not repay seconds of optimisation.
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    # The older emitters, and one piece of code per program: a quarter of the time to compile an
+    # update, none more to run it. XLA ends the process over a flag it does not know, so only here.
+    if version("jaxlib").startswith("0.10."):
+        quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip()
 # A program that several tests run is compiled once, whichever of pytest's workers they are in: they
 # inherit the place from the process that starts them.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -29,6 +36,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import fastr.train
 from browsing import chromium as chromium
 from browsing import visit as visit
 from checkpointing import pristine as pristine
@@ -77,7 +85,8 @@ def weights_like(shapes, seed):
             values = 1.0 + 0.2 * values
         else:
             values *= shape.shape[-2] ** -0.5
-        return jnp.asarray(values, jnp.float32)
+        # Not jnp.asarray, which compiles a program for every shape.
+        return jax.device_put(np.asarray(values, np.float32))
 
     return jax.tree_util.tree_map_with_path(leaf, shapes)
 
@@ -89,7 +98,7 @@ def batch_of(spec, size, seed):
     continues[0] = 0.0
     return Transition(
         *(
-            jnp.asarray(array, jnp.float32)
+            jax.device_put(np.asarray(array, np.float32))
             for array in (
                 generator.normal(size=(size, spec.state_dim)),
                 generator.uniform(-1, 1, size=(size, spec.action_dim)),
@@ -116,16 +125,30 @@ def spectral_of(config, spec, seed):
         config.critic_learning_rate,
         config.actor_learning_rate,
     )
-    parts = [
-        Trainable.of(weights_like(template, seed + i), Adam(rate))
-        for i, (template, rate) in enumerate(zip(templates, rates, strict=True))
-    ]
+    networks = [weights_like(template, seed + i) for i, template in enumerate(templates)]
     copied = (templates[0].readable(), *templates[1:])
-    others = [
-        Layout.of(template).pack(weights_like(template, seed + 10 + i))
-        for i, template in enumerate(copied)
-    ]
-    return replace(Spectral.of(config, *parts), target=Target(*others))
+    others = [weights_like(template, seed + 10 + i) for i, template in enumerate(copied)]
+    return assembled(config, rates, networks, others)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def assembled(config, rates, networks, others):
+    """An agent of these networks and targets, packed in one program instead of a hundred."""
+    parts = [Trainable.of(net, Adam(rate)) for net, rate in zip(networks, rates, strict=True)]
+    targets = [Layout.of(other).pack(other) for other in others]
+    return replace(Spectral.of(config, *parts), target=Target(*targets))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_engines():
+    """Equal trainings of one process share their compiled programs: tracing them costs seconds.
+
+    Engines hold programs and no state of a run; what a new process makes of a run is for the tests
+    that start one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fastr.train, "Engine", cache(fastr.train.Engine))
+        yield
 
 
 @pytest.fixture(scope="session")

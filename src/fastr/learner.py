@@ -161,16 +161,17 @@ class Engine:
         self.config, self.spec, self.seeds = config, spec, tuple(seeds)
         self.capacity, self.random_steps = capacity, random_steps
         self.sharding = seed_sharding(len(seeds))
-        everywhere = NamedSharding(self.sharding.mesh, PartitionSpec())
-        shapes = jax.eval_shape(self._init, jax.ShapeDtypeStruct((len(seeds),), jnp.int32))
+        # Traced here for its shapes and inlined into a program below: not traced a second time.
+        start, self._learn = (jax.jit(f, inline=True) for f in (self._init, self._learn_all))
+        seed_shape = jax.ShapeDtypeStruct((len(seeds),), jnp.int32, sharding=self.sharding)
+        shapes = jax.tree.map(self._placed, jax.eval_shape(start, seed_shape))
         # Said once for all programs: left to inference, the first call after another program sees
-        # the same arrays under another sharding, and compiles a second time. Only the clock, which
-        # all seeds share, has no axis to divide.
-        cohort = jax.tree.map(lambda leaf: self.sharding if leaf.ndim else everywhere, shapes)
-        self.metric_names = self._metric_names()
+        # the same arrays under another sharding, and compiles a second time.
+        cohort = jax.tree.map(lambda leaf: leaf.sharding, shapes)
+        self.metric_names = tuple(jax.eval_shape(self._learn, shapes)[1])
         # The initial state is built under jit, so that a target and its online network are two
         # buffers: donation needs that.
-        self._start = jax.jit(self._init, out_shardings=cohort)
+        self._start = jax.jit(start, out_shardings=cohort)
         self.explore = jax.jit(self._explore)
         self._moved = (cohort, self.sharding)
         arrived = jax.ShapeDtypeStruct((len(seeds), spec.row_dim + spec.state_dim), jnp.float32)
@@ -189,18 +190,14 @@ class Engine:
         """All seeds at their beginning."""
         return self._start(jax.device_put(np.asarray(self.seeds, np.int32), self.sharding))
 
+    def _placed(self, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        """Divided by seeds; only the clock, which all seeds share, has no axis to divide."""
+        everywhere = NamedSharding(self.sharding.mesh, PartitionSpec())
+        place = self.sharding if leaf.ndim else everywhere
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+
     def _init(self, seeds: Int[Array, " seed"]) -> Cohort:
         return Cohort.init(self.config, self.spec, self.capacity, seeds)
-
-    def _learner(self, seed: Int[Array, ""]) -> Learner:
-        return Learner.init(self.config, self.spec, self.capacity, seed)
-
-    def _metric_names(self) -> tuple[str, ...]:
-        zero = jax.ShapeDtypeStruct((), jnp.int32)
-        _, metrics = jax.eval_shape(
-            lambda seed, step: self._learner(seed).improve(step, step), zero, zero
-        )
-        return tuple(metrics)
 
     def _explore(
         self, cohort: Cohort, states: Float[Array, "seed state"]
@@ -225,12 +222,16 @@ class Engine:
 
     def _improve(self, cohort: Cohort) -> tuple[Cohort, Float[Array, "seed metric"]]:
         """One update of every seed; the metrics in the order of `metric_names`."""
+        cohort, metrics = self._learn(cohort)
+        return cohort, jnp.stack([metrics[name] for name in self.metric_names], axis=1)
+
+    def _learn_all(self, cohort: Cohort) -> tuple[Cohort, dict[str, Float[Array, " seed"]]]:
+        """One update of every seed, and the metrics by name."""
         with matmul_precision(self.config.precision):
             learners, metrics = each_seed(
                 lambda learner: learner.improve(cohort.steps, cohort.updates), cohort.learners
             )
-        packed = jnp.stack([metrics[name] for name in self.metric_names], axis=1)
-        return replace(cohort, learners=learners, updates=cohort.updates + 1), packed
+        return replace(cohort, learners=learners, updates=cohort.updates + 1), metrics
 
     def _end_episodes(
         self, cohort: Cohort, returns: Float[Array, " seed"], over: Bool[Array, " seed"]
