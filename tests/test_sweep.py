@@ -136,7 +136,7 @@ def test_a_half_made_product_is_made_again_and_a_whole_one_is_kept(tmp_path):
 
 
 def test_a_stopped_sweep_leaves_checkpoints_and_no_process_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.05")
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.2")
     wanted = units(tmp_path, "good", "good2", "good3")
 
     def running(_):
