@@ -189,7 +189,6 @@ def test_cka_of_orthogonal_halves():
     assert linear_cka(first, first[:, :1]) == pytest.approx(2**-0.5)
 
 
-@pytest.mark.slow
 def test_transfer_from_beginning_to_end(source, capsys, tmp_path):
     """Kept and scratch, tables and picture; again, nothing is trained twice."""
     command = ["transfer", str(source.path), "--shift", "degradation:1", "--figure"]
