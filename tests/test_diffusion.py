@@ -108,7 +108,6 @@ def test_the_bound_on_noisy_states_is_an_option(net):
     assert float(clipped.noisy(states, noise, levels).max()) == 10.0
 
 
-@pytest.mark.slow
 def test_it_recovers_the_denoiser_of_gaussian_next_states():
     """s' ~ N(m(a), 0.5^2) for two actions: E[eps | s'_t, a] is linear in s'_t, and known."""
     spec, spread, levels = EnvSpec(1, 1), 0.5, 5

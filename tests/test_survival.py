@@ -20,7 +20,6 @@ def injected(tmp_path, count: int, *kinds: str, lanes: int) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_a_run_survives_a_few_faults(tmp_path):
     kinds = ("SIGKILL during a checkpoint", "worker killed")
     table = injected(tmp_path, 2, *kinds, lanes=1)
