@@ -145,7 +145,7 @@ def kept_engines():
     """Equal trainings of one process share their compiled programs: tracing them costs seconds.
 
     Engines hold programs and no state of a run; what a new process makes of a run is for the tests
-    that start one.
+    that start one. Whoever patches what is traced must not train through `fastr.train`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fastr.train, "Engine", cache(fastr.train.Engine))

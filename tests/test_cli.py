@@ -245,7 +245,7 @@ def test_a_file_in_a_run_is_not_the_run(tmp_path, refused):
 
 
 def test_a_run_stopped_before_its_first_evaluation_shows_no_table(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "train_and_draw", lambda *_: 143)
+    monkeypatch.setattr(training, "train_and_draw", lambda *_: signal.SIGTERM)
     config, path = preset("walker-walk", "fastr", "quick"), tmp_path / "run"
     with RunWriter.create(path, {"train": to_json(config), "provenance": {}}) as writer:
         training.draw(config, writer)

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastr import cli
-from fastr.commands.sweep import stop_requests
 from fastr.commands.watching import Watching
 from fastr.errors import UserError
 from fastr.experiments import WATCHING, Unit
+from fastr.interrupts import stop_requests
 from fastr.runs import RunDirectory, RunWriter, locked, user_of
 from fastr.sweep import hours, state
 from fastr.sweep.engine import AbstractJob
@@ -417,7 +417,7 @@ def test_how_trainings_are_watched_is_no_part_of_them(tmp_path, capsys):
 
 def test_requests_to_stop_are_counted_and_the_handlers_given_back():
     before = signal.getsignal(signal.SIGTERM)
-    with stop_requests() as asked:
+    with stop_requests("saving") as asked:
         for count, number in enumerate((signal.SIGINT, signal.SIGTERM), 1):
             os.kill(os.getpid(), number)
             assert len(asked) == count

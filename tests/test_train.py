@@ -16,6 +16,7 @@ from fastr.cli import run
 from fastr.commands.training import rows_of_all
 from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import RunError, StoppedError
+from fastr.interrupts import stop_requests
 from fastr.runs import RunDirectory, RunWriter
 from fastr.train import train
 
@@ -350,3 +351,27 @@ def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch):
     assert 0 < stopped.latest().frames < config.frames
     assert stopped.rows()
     assert not stopped.finished()
+
+
+def test_a_stop_too_late_for_one_run_keeps_the_next_from_beginning(tmp_path, monkeypatch):
+    def ask_at_the_last_row(_, row):
+        if row["frames"] == config.frames:
+            signal.raise_signal(signal.SIGTERM)
+
+    config = tiny(checkpoint_frames=0)
+    monkeypatch.setattr("fastr.progress.TrainingProgress.__call__", ask_at_the_last_row)
+    with pytest.raises(StoppedError) as stop:
+        rows_of_all({"run": config, "next": config}, tmp_path)
+    assert stop.value.code == 143
+    assert RunDirectory.open(tmp_path / "run").finished()
+    assert not (tmp_path / "next").exists()
+
+
+def test_a_request_to_stop_is_heard_though_nobody_reads_the_answer(monkeypatch):
+    def nobody_reads(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(os, "write", nobody_reads)
+    with stop_requests("saving") as asked:
+        signal.raise_signal(signal.SIGTERM)
+    assert asked == [signal.SIGTERM]

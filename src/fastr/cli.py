@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 import sys
 import traceback
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any, TypeVar, get_args
 
 from fastr import runtime
 from fastr.errors import RunError, StoppedError, UserError, nearest
-from fastr.interrupts import STOPPED, end_at_once, raise_where_heard
+from fastr.interrupts import end_at_once, raise_where_heard, stopped_by
 from fastr.letters import spell_out
 from fastr.names import Preset
 
@@ -82,23 +83,34 @@ LONGEST = 4_000
 def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
     spell_out()
+    code = 1
     try:
         if name_in(sys.argv[1:]) in TRAINING:
             end_at_once()
         else:
             raise_where_heard()
         code = run(sys.argv[1:])
-        sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has seen enough (`fastr train --help | head`); nothing is left to be flushed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
+        # The reader has seen enough (`fastr train --help | head`).
+        pass
     except KeyboardInterrupt:
         # A second one need not wait for what is still tidied up.
         end_at_once()
         print("fastr: stopped.", file=sys.stderr)
-        code = STOPPED
-    sys.exit(code)
+        code = stopped_by(signal.SIGINT)
+    sys.exit(flushed(code))
+
+
+def flushed(code: int) -> int:
+    """The exit code once everything is written: 1 for 0 where nobody has read to the end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            # Else Python tries again at its end, and says so.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            code = code or 1
+    return code
 
 
 def run(arguments: list[str]) -> int:

@@ -1,19 +1,52 @@
-"""Ctrl-C: heard once and for all, whatever the process is at when it comes."""
+"""Ctrl-C and SIGTERM: heard once and for all, whatever the process is at when they come."""
 
+import contextlib
+import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
-STOPPED = 130
-"""Exit code after Ctrl-C, as of shells; 0 is for what has come to its end."""
 AGAIN_SECONDS = 0.05
 LONGEST_SECONDS = 5.0
 """An import that takes longer is interrupted all the same."""
 
 
 def stopped_by(number: int) -> int:
-    """The exit code of what has ended because of this signal, as of shells."""
+    """The exit code of what has ended because of this signal, as of shells.
+
+    0 is for what has come to its end.
+    """
     return 128 + number
+
+
+@contextlib.contextmanager
+def stop_requests(
+    answer: str, second: Callable[[int, FrameType | None], Any] | None = None
+) -> Iterator[list[int]]:
+    """The signals, Ctrl-C or SIGTERM, that have asked to stop so far; the first gets an answer.
+
+    A second Ctrl-C is handled by `second`, if there is one.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, _: object) -> None:
+        asked.append(number)
+        if second is not None:
+            signal.signal(signal.SIGINT, second)
+        if len(asked) == 1:
+            # Not by print: this may run in the middle of another one. And the same Ctrl-C may have
+            # ended whoever reads it.
+            with contextlib.suppress(OSError):
+                os.write(2, f"\nfastr: {answer}\n".encode())
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def end_at_once() -> None:

@@ -9,7 +9,7 @@ SPELLED = {"±": "+-", "–": "-", "…": "...", "\N{MINUS SIGN}": "-", "×": "x
 """What stands for a letter that an encoding lacks; a question mark for all others."""
 
 
-def spelled(error: UnicodeError) -> tuple[str, int]:
+def replacement(error: UnicodeError) -> tuple[str, int]:
     """What to write where a letter cannot be, and where to go on."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -18,11 +18,13 @@ def spelled(error: UnicodeError) -> tuple[str, int]:
 
 
 def spell_out() -> None:
-    """From now on nothing printed can fail for its letters: ASCII, or names of any bytes."""
-    codecs.register_error(HANDLER, spelled)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=HANDLER)
+    """From now on nothing printed can fail for its letters: ASCII, or names of any bytes.
+
+    On stderr nothing can, ever: Python itself escapes there what it cannot write.
+    """
+    codecs.register_error(HANDLER, replacement)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=HANDLER)
 
 
 def as_printed(text: str) -> str:

@@ -16,6 +16,12 @@ MINUTE = 60.0
 """Between two lines of a training where there is no terminal, evaluations aside."""
 
 
+def say(*parts: str) -> None:
+    """One line on stderr; if whoever reads it is gone (`2>&1 | tee`), the work goes on."""
+    with contextlib.suppress(OSError):
+        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+
+
 class TrainingProgress:
     """Listens to a run's rows; a bar on a terminal, elsewhere a line per evaluation and minute."""
 
@@ -83,14 +89,12 @@ class TrainingProgress:
         self.said = time.monotonic()
         place = f"{self.config.task}: frame {frames:,} of {self.config.frames:,}"
         rate = f"{self.rate:,.{0 if self.rate >= 10 else 1}f} updates/s" if self.rate else ""
-        parts = [place, said, rate, f"{seconds:,.0f} s"]
-        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+        say(place, said, rate, f"{seconds:,.0f} s")
 
     def __enter__(self) -> "TrainingProgress":
         self.bar.start()
         if not self.console.is_terminal:
-            text = f"{self.config.task}: {len(self.config.seeds)} seed(s), starting and compiling"
-            print(text, file=sys.stderr, flush=True)
+            say(f"{self.config.task}: {len(self.config.seeds)} seed(s), starting and compiling")
         return self
 
     def __exit__(
@@ -133,8 +137,7 @@ def stage(what: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
         now = time.monotonic()
         if not console.is_terminal and (now - said > LINE_SECONDS or done >= total > done - count):
             said = now
-            parts = f"{what}: {done:,} of {total:,} {unit}", figures, f"{now - begun:,.0f} s"
-            print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+            say(f"{what}: {done:,} of {total:,} {unit}", figures, f"{now - begun:,.0f} s")
 
     with bar:
         yield advance

@@ -296,7 +296,7 @@ def refuse_recorded(path: Path, config: dict[str, Any]) -> None:
 def refuse_changed(checkpoint: Checkpoint) -> None:
     """Raise UserError if config.json is not the one that the checkpoint was made under."""
     file = checkpoint.run / CONFIG
-    if checkpoint.config_sha256 not in (None, checkpoints.file_record(file).sha256):
+    if checkpoint.config_sha256 != checkpoints.file_record(file).sha256:
         raise UserError(
             f"{file} is not what it was when checkpoint {checkpoint.name} was made, so the run "
             "would not go on as it began: put it back, or start another run."

@@ -142,6 +142,7 @@ def sigterm(victim, rng, entry):
     code = child.wait()
     expect(not child.left_behind(), "processes left behind")
     if victim.ended():
+        expect(code == 0, f"exit code {code} at the end: {child.said()}")
         raise Missed
     expect(code == 143, f"exit code {code}: {child.said()}")
     expect("go on with `fastr --import fault_envs resume" in child.said(), child.said())

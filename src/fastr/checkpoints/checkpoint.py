@@ -30,10 +30,10 @@ class Checkpoint:
     host: dict[str, Any]
     rows_bytes: int
     """The size of rows.jsonl when the checkpoint was made."""
-    rows_sha256: str | None
-    """The checksum of rows.jsonl then; runs of earlier versions have none."""
-    config_sha256: str | None
-    """The checksum of config.json then, likewise."""
+    rows_sha256: str
+    """The checksum of rows.jsonl then."""
+    config_sha256: str
+    """The checksum of config.json then."""
     replay: Segment
     row_shape: tuple[int, int]
     """Seeds and numbers in one replay row."""
@@ -69,7 +69,7 @@ class Checkpoint:
         rows = self.run / ROWS
         if (rows.stat().st_size if rows.is_file() else 0) < self.rows_bytes:
             raise DamageError(f"{ROWS}: shorter than recorded")
-        if self.rows_sha256 not in (None, rows_checksum(self.run, self.rows_bytes)):
+        if self.rows_sha256 != rows_checksum(self.run, self.rows_bytes):
             raise DamageError(f"{ROWS}: checksum")
         for name, record in self.files.items():
             path = self.location(name)

@@ -12,8 +12,9 @@ from fastr.checkpoints.segments import Segment, covers
 from fastr.errors import UserError
 from fastr.untrusted import bounded_bytes
 
-FORMAT = 2
-"""1 had all parameters of a network in one vector, and no evaluation under way."""
+FORMAT = 3
+"""1 had all parameters of a network in one vector, and no evaluation under way; 2 had Diff-SR's
+matrices the other way round."""
 INDEX = "index.json"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST_COUNT = 2**60
@@ -60,8 +61,8 @@ def read_index(run: Path, frames: int) -> Checkpoint:
         frames=count(content, "frames"),
         host=host,
         rows_bytes=count(content, "rows_bytes"),
-        rows_sha256=optional_checksum(content, "rows_sha256"),
-        config_sha256=optional_checksum(content, "config_sha256"),
+        rows_sha256=checksum(content.get("rows_sha256")),
+        config_sha256=checksum(content.get("config_sha256")),
         replay=Segment(count(replay, "start"), count(replay, "end")),
         row_shape=(count(content, "seeds"), count(content, "row_dim")),
         files={plain_name(name, path): parsed_record(entry) for name, entry in files.items()},
@@ -125,11 +126,6 @@ def checksum(value: object) -> str:
     if not isinstance(value, str) or not SHA256.fullmatch(value):
         raise DamageError(f"{INDEX}: sha256")
     return value
-
-
-def optional_checksum(content: dict[str, Any], key: str) -> str | None:
-    """Checksum from an index, which earlier versions did not write."""
-    return None if content.get(key) is None else checksum(content[key])
 
 
 def plain_name(name: str, index: Path) -> str:

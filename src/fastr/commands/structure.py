@@ -9,6 +9,7 @@ from fastr.checks import require_seeds
 from fastr.commands.show import Flag, Maybe, Several, Task, print_json, print_table, write_csv
 from fastr.commands.training import rows_of_all
 from fastr.config import METHODS, TrainConfig, grounded, on_this_device, preset
+from fastr.envs.names import spelled
 from fastr.errors import UserError
 from fastr.experiments import CONDITIONS
 from fastr.methods import AgentConfig
@@ -45,7 +46,7 @@ class Ablation:
 
     def run(self) -> int:
         """One method after the other, then the table."""
-        out = self.out or Path("runs") / f"ablation-{self.task.replace(':', '-')}"
+        out = self.out or Path("runs") / f"ablation-{spelled(self.task).replace(':', '-')}"
         configs = {method: self.config(method) for method in dict.fromkeys(self.methods)}
         if not configs:
             raise UserError("--methods is empty; name at least one.")

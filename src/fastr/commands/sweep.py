@@ -1,11 +1,8 @@
 """fastr sweep: a whole experiment of the paper, on this machine or on a Ray cluster."""
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -26,7 +23,7 @@ from fastr.experiments import (
     parted,
     refuse_same_place,
 )
-from fastr.interrupts import stopped_by
+from fastr.interrupts import stop_requests, stopped_by
 from fastr.names import Method, Preset
 from fastr.runs import locked, write_errors
 from fastr.sweep import state
@@ -39,6 +36,7 @@ from fastr.sweep.view import View, counted, summarized
 
 OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--keep", "--json")
 """Options of `fastr train` that a sweep sets itself."""
+ANSWER = "waiting for the runs to save; Ctrl-C again ends them at once."
 MOST_JOBS = 1_000
 """On each device, each a process of its own."""
 INTERNAL = ".sweep"
@@ -118,7 +116,6 @@ class Sweep:
     def grid(self) -> Grid:
         """The experiment's grid with what was asked for instead."""
         usual = EXPERIMENTS[self.name]
-        check_tasks(self.tasks)
         check_methods(self.methods)
         for word in self.options:
             if word.partition("=")[0] in OWN:
@@ -129,7 +126,7 @@ class Sweep:
         preset = self.preset or usual.preset
         return Grid(
             out=(self.out or Path("runs") / self.name).absolute(),
-            tasks=self.tasks or usual.tasks,
+            tasks=distinct_tasks(self.tasks) or usual.tasks,
             methods=self.methods or usual.methods,
             seeds=self.seeds or usual.seeds,
             frames=first_given(self.frames, usual.frames, FRAMES[preset]),
@@ -158,7 +155,7 @@ class Sweep:
             scheduler = Scheduler(grid.out, units, engine, self.retries)
             print(f"fastr: {len(units)} run(s), {engine.places()}, in {grid.out}", file=sys.stderr)
             # After the engine is there: Ray takes the signals for itself when it starts.
-            with stop_requests() as asked, View(f"sweep {self.name}") as view:
+            with stop_requests(ANSWER) as asked, View(f"sweep {self.name}") as view:
                 scheduler.run(view, lambda: len(asked))
         finally:
             engine.close()
@@ -208,13 +205,13 @@ def first_given(*values: int | None) -> int:
     return next(value for value in values if value is not None)
 
 
-def check_tasks(tasks: Sequence[str]) -> None:
-    """Raise UserError for a task that does not exist."""
-    if tasks:
-        from fastr.envs import parse
+def distinct_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
+    """Each task once, in its one spelling; UserError for one that does not exist."""
+    if not tasks:
+        return ()
+    from fastr.envs.names import spelled
 
-        for task in tasks:
-            parse(task)
+    return tuple(dict.fromkeys(map(spelled, tasks)))
 
 
 def check_methods(methods: Sequence[str]) -> None:
@@ -237,23 +234,3 @@ def check_options(grid: Grid) -> None:
             reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
             said = reason.removeprefix("fastr: ").replace("`fastr info ", "`fastr train ")
             raise UserError(f"{method}: {said}")
-
-
-@contextlib.contextmanager
-def stop_requests() -> Iterator[list[int]]:
-    """The signals that have asked to stop so far."""
-    asked: list[int] = []
-
-    def ask(number: int, _: object) -> None:
-        asked.append(number)
-        if len(asked) == 1:
-            # Not by print: the handler may run in the middle of another one.
-            os.write(2, b"\nfastr: waiting for the runs to save; Ctrl-C again ends them at once.\n")
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, ask) for number in numbers}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

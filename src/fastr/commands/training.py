@@ -2,11 +2,9 @@
 
 import contextlib
 import json
-import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,10 +16,12 @@ from fastr.commands.watching import USUAL, Watching
 from fastr.config import TrainConfig, from_json, to_json
 from fastr.envs import module_of, require_imported
 from fastr.errors import RunError, StoppedError, UserError
-from fastr.interrupts import stopped_by
+from fastr.interrupts import stop_requests, stopped_by
 from fastr.pool import WorkerError
 from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference, provenance, write_errors
 from fastr.summary import LAST, evaluations, summary
+
+ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,9 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
     else:
         writer, checkpoint = begun(config, path), None
     with writer:
-        if not ended(config, writer) and (code := train_and_draw(config, writer, checkpoint)):
-            raise StoppedError(f"stopped; the same command goes on in {path.parent}.", code)
+        if not ended(config, writer) and (asked := train_and_draw(config, writer, checkpoint)):
+            said = f"stopped; the same command goes on in {path.parent}."
+            raise StoppedError(said, stopped_by(asked))
         return writer.rows()
 
 
@@ -135,14 +136,14 @@ def train_and_draw(
 ) -> int:
     """Train with a live display, then leave the learning curve in the run directory.
 
-    The exit code: 0 for a run that is at its end, else that of the signal which has stopped it.
+    The first signal that has asked to stop, be it too late for this run; 0 if none has.
     """
     from fastr.progress import TrainingProgress
     from fastr.track import trackers
     from fastr.train import train
 
     trackings = trackers(watching.track, writer.path, writer.config)
-    with stop_requests() as asked:
+    with stop_requests(ANSWER, second=signal.default_int_handler) as asked:
         with TrainingProgress(config) as progress:
             listeners = (progress, *trackings)
             try:
@@ -153,7 +154,7 @@ def train_and_draw(
             except WorkerError as error:
                 raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error
         draw(config, writer)
-    return stopped_by(asked[0]) if asked and not ended(config, writer) else 0
+    return asked[0] if asked else 0
 
 
 def draw(config: TrainConfig, writer: RunWriter) -> None:
@@ -176,12 +177,20 @@ def train_to_the_end(
     checkpoint: Checkpoint | None,
 ) -> int:
     """Train, then say how it went and where everything lies."""
-    code = 0
+    asked = 0
     if ended(config, writer):
         # One killed behind its last checkpoint has no picture yet.
         draw(config, writer)
     else:
-        code = train_and_draw(config, writer, checkpoint, options.watching)
+        asked = train_and_draw(config, writer, checkpoint, options.watching)
+    # What is saved is saved, whether or not anybody still reads of it.
+    with contextlib.suppress(BrokenPipeError):
+        tell(config, writer, as_json=options.json)
+    return stopped_by(asked) if asked and not ended(config, writer) else 0
+
+
+def tell(config: TrainConfig, writer: RunWriter, *, as_json: bool) -> None:
+    """How far the run is, and what it has reached."""
     measured = writer.rows()
     result = {
         "run": str(writer.path),
@@ -195,11 +204,10 @@ def train_to_the_end(
         when = "" if count else " before the first evaluation"
         said = f"fastr: stopped{when}; go on with `{going_on(config, writer.path)}`."
         print(said, file=sys.stderr)
-    if options.json:
+    if as_json:
         print_json(result)
     elif count:
         show(config, writer, result, count)
-    return code
 
 
 def show(config: TrainConfig, writer: RunWriter, result: dict[str, Any], count: int) -> None:
@@ -230,23 +238,3 @@ def going_on(config: TrainConfig, path: Path) -> str:
 def averaged(count: int) -> str:
     """What the summary's mean is over, when there have been so many evaluations."""
     return f"mean of {f'last {LAST}' if count >= LAST else f'all {count}'} evaluations"
-
-
-@contextlib.contextmanager
-def stop_requests() -> Iterator[list[int]]:
-    """The signals that have asked to stop so far; a second Ctrl-C ends at once."""
-    asked: list[int] = []
-
-    def ask(number: int, _: object) -> None:
-        if not asked:
-            # Not by print: the handler may run in the middle of another one.
-            os.write(2, b"\nfastr: saving; Ctrl-C again ends at once, without a checkpoint.\n")
-        asked.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
