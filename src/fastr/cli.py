@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 from fastr import runtime
 from fastr.errors import RunError, StoppedError, UserError, nearest
 from fastr.interrupts import end_at_once, raise_where_heard, stopped_by
-from fastr.letters import spell_out
+from fastr.letters import say, spell_out
 from fastr.names import Preset
 
 runtime.configure()
@@ -96,7 +96,7 @@ def main() -> None:
     except KeyboardInterrupt:
         # A second one need not wait for what is still tidied up.
         end_at_once()
-        print("fastr: stopped.", file=sys.stderr)
+        say("fastr: stopped.")
         code = stopped_by(signal.SIGINT)
     sys.exit(flushed(code))
 
@@ -126,7 +126,7 @@ def run(arguments: list[str]) -> int:
             return 0
         return command(*arguments, imports=imports).run()
     except (UserError, RunError, StoppedError) as error:
-        print(f"fastr: {harmless(str(error))}", file=sys.stderr)
+        say(f"fastr: {harmless(str(error))}")
         return error.code
 
 

@@ -1,6 +1,7 @@
-"""What is printed arrives, whichever letters the terminal or the file behind it knows."""
+"""What is printed arrives, whichever letters the reader knows, or harms nothing if it is gone."""
 
 import codecs
+import contextlib
 import io
 import sys
 
@@ -31,3 +32,9 @@ def as_printed(text: str) -> str:
     """The text as stdout will have it: a table must know how wide its cells become."""
     encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
     return text.encode(encoding, errors).decode(encoding, errors)
+
+
+def say(*parts: str) -> None:
+    """One line on stderr; if whoever reads it is gone (`2>&1 | tee`), the work goes on."""
+    with contextlib.suppress(OSError):
+        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)

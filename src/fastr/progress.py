@@ -11,15 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastr.config import TrainConfig
+from fastr.letters import say
 
 MINUTE = 60.0
 """Between two lines of a training where there is no terminal, evaluations aside."""
-
-
-def say(*parts: str) -> None:
-    """One line on stderr; if whoever reads it is gone (`2>&1 | tee`), the work goes on."""
-    with contextlib.suppress(OSError):
-        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
 
 class TrainingProgress:

@@ -17,6 +17,7 @@ from fastr.config import TrainConfig, from_json, to_json
 from fastr.envs import module_of, require_imported
 from fastr.errors import RunError, StoppedError, UserError
 from fastr.interrupts import stop_requests, stopped_by
+from fastr.letters import say
 from fastr.pool import WorkerError
 from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference, provenance, write_errors
 from fastr.summary import LAST, evaluations, summary
@@ -202,8 +203,7 @@ def tell(config: TrainConfig, writer: RunWriter, *, as_json: bool) -> None:
     count = evaluated(measured, config)
     if not result["finished"]:
         when = "" if count else " before the first evaluation"
-        said = f"fastr: stopped{when}; go on with `{going_on(config, writer.path)}`."
-        print(said, file=sys.stderr)
+        say(f"fastr: stopped{when}; go on with `{going_on(config, writer.path)}`.")
     if as_json:
         print_json(result)
     elif count:
