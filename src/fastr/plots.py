@@ -11,6 +11,8 @@ from fastr.summary import evaluations
 
 RETURN = "return of the greedy policy"
 FRAMES = "frames (simulator steps)"
+CROWDED, WIDER = 5, 3.0
+"""The most lines named among themselves; inches that the names of more take beside them."""
 
 
 def plotting() -> Any:
@@ -31,11 +33,24 @@ def picture(*paths: Path, **labels: Any) -> Iterator[Any]:
     yield axes
     axes.set(**labels)
     axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+    if axes.get_xlabel() == FRAMES:
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    name_lines(axes)
     for path in paths:
         figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def name_lines(axes: Any) -> None:
+    """A legend: among a few lines where there is room, beside many, whose dashes it shows."""
+    names = axes.get_legend_handles_labels()[1]
+    if len(names) > CROWDED:
+        axes.figure.set_figwidth(axes.figure.get_figwidth() + WIDER)
+        axes.legend(
+            frameon=False, loc="upper left", bbox_to_anchor=(1, 1), handlelength=4, fontsize="small"
+        )
+    elif names:
+        axes.legend(frameon=False)
 
 
 def band(axes: Any, x: Any, mean: Any, low: Any, high: Any, **style: Any) -> None:
