@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fastr.cli import ON_TASKS, OTHERS, in_words, missing, one_sentence, run
+from fastr.cli import ON_TASKS, OTHERS, SEVERAL, in_words, missing, one_sentence, run
 from fastr.commands import training
 from fastr.commands.show import print_table
 from fastr.commands.training import averaged, going_on
@@ -36,6 +36,9 @@ WRONG = {
     "unknown option =": (["info", "walker-walk", "--x=0.9"], ["There is no option --x. `fastr"]),
     "two words": (["info", "walker", "walk"], ["walk is one word too many. `fastr info --help`"]),
     "no method": (["info", "walker-walk", "--method"], ["--method needs a name. It is one of"]),
+    "no methods": (["ablation", "walker-walk", "--methods"], ["--methods needs a value: it takes"]),
+    "no sizes": (["coverage", "walker-walk", "--batch_sizes", "--json"], ["--batch-sizes needs"]),
+    "no tracker": (["resume", "nowhere", "--track"], ["--track needs a value: it takes tensor"]),
     "not a number": (["info", "walker-walk", "--frames", "many"], ["--frames", "many"]),
     "seed twice": (["train", "walker-walk", "--seeds", "1", "1"], ["--seeds", "once"]),
     "negative seed": (["train", "walker-walk", "--seeds", "-1"], ["--seeds", "0"]),
@@ -348,6 +351,15 @@ def test_help_gives_every_default_once_and_as_a_value(name, capsys, monkeypatch)
         assert not re.search(r"\{None|None\}", option), option
         # What the parser adds stands last and has no full stop behind it.
         assert not re.search(r"\(default.*\(default: [^()]*\)$", option), option
+
+
+def test_options_of_several_values_say_what_they_take(capsys):
+    found = set()
+    for name in (*ON_TASKS, *OTHERS, "misfit", "sweep"):
+        with pytest.raises(SystemExit):
+            run([name, "--help"])
+        found |= set(re.findall(r"(--[a-z-]+) \[", capsys.readouterr().out))
+    assert found == SEVERAL.keys()
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback():

@@ -378,6 +378,7 @@ WRONG = {
     "retries": (["smoke", "--retries", "-1"], ["--retries"]),
     "part": (["table1", "--seeds-per-run", "0"], ["--seeds-per-run"]),
     "impatient": (["smoke", "--", "--patience", "0"], ["--patience is 0.0; it must be from 1"]),
+    "untracked": (["smoke", "--", "--track"], ["--track needs a value: it takes tensorboard"]),
     "its own": (["table1", "--", "--frames", "9"], ["--frames", "behind --"]),
     "nothing to keep": (["transfer", "--methods", "sac"], ["sac"]),
     "no replay": (["misfit", "--methods", "fastr"], ["ctrl-sr"]),

@@ -10,6 +10,7 @@ import traceback
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -70,10 +71,15 @@ TRAINING = {"train", "resume", "ablation", "transfer"}
 
 Options = TypeVar("Options")
 SEVERAL = {
-    "--compare": "NAME TASK FILE, and more such threes",
-    "--reach": "numbers",
-    "--seeds": "whole numbers",
     "--batch-sizes": "whole numbers",
+    "--compare": "NAME TASK FILE, and more such threes",
+    "--methods": "names of methods",
+    "--overlay": "return, factors or both",
+    "--reach": "numbers",
+    "--returns": "CSV files and run directories",
+    "--seeds": "whole numbers",
+    "--tasks": "names of tasks",
+    "--track": "tensorboard, wandb or both",
 }
 """What options with several values take; the parser does not say it."""
 LONGEST = 4_000
@@ -275,6 +281,7 @@ def parsed(
     """Options from arguments; what the parser has to say comes as one sentence."""
     import tyro
 
+    refuse_bare(arguments)
     said = io.StringIO()
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands, tyro.conf.DisallowNone)
     try:
@@ -292,6 +299,14 @@ def parsed(
         raise UserError(
             f"{one_sentence(name, said.getvalue())} `fastr {name} --help` lists all options."
         ) from None
+
+
+def refuse_bare(arguments: list[str]) -> None:
+    """Raise UserError for an option of several values that has none; the parser would take it."""
+    for word, following in pairwise([*arguments, "--"]):
+        option = word.replace("_", "-")
+        if option in SEVERAL and following.startswith("--"):
+            raise UserError(f"{option} needs a value: it takes {SEVERAL[option]}.")
 
 
 def one_sentence(name: str, box: str) -> str:
