@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -351,6 +352,23 @@ def test_help_gives_every_default_once_and_as_a_value(name, capsys, monkeypatch)
         assert not re.search(r"\{None|None\}", option), option
         # What the parser adds stands last and has no full stop behind it.
         assert not re.search(r"\(default.*\(default: [^()]*\)$", option), option
+
+
+@pytest.mark.parametrize("name", [*ON_TASKS, *OTHERS, "misfit", "sweep"])
+def test_help_breaks_a_line_where_the_next_word_does_not_fit(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        run([name, "--help"])
+    description, options = capsys.readouterr().out.split("\n\n ", 1)
+    assert not re.search(r"\S\n\S", description)
+    breaks = 0
+    for line, following in pairwise(options.splitlines()):
+        column = len(following) - len(following.lstrip())
+        # Not the first line of a text, below an option that is too long for its column.
+        if following.strip() and column > 2 and line[column - 2 : column] == "  ":
+            assert len(line.rstrip()) + len(f" {following.split()[0]}") > 80, line
+            breaks += 1
+    assert breaks
 
 
 def test_options_of_several_values_say_what_they_take(capsys):

@@ -124,7 +124,7 @@ LAYERS = [
     {"report.reading", "report.sections"},
     {"report.studies", "report.readme"},
     {"report.writing"},
-    {"commands.__init__", "commands.show"},
+    {"commands.__init__", "commands.paragraphs", "commands.show"},
     {"commands.watching"},
     {"commands.looking", "commands.sizing", "commands.theory", "commands.training"},
     {

@@ -281,6 +281,8 @@ def parsed(
     """Options from arguments; what the parser has to say comes as one sentence."""
     import tyro
 
+    from fastr.commands.paragraphs import Paragraphs, joined
+
     refuse_bare(arguments)
     said = io.StringIO()
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands, tyro.conf.DisallowNone)
@@ -289,9 +291,11 @@ def parsed(
             return tyro.cli(  # pyright: ignore[reportReturnType]
                 kind,
                 prog=f"fastr {name}",
+                description=joined(kind.__doc__ or ""),
                 args=arguments,
                 default=default,
                 config=markers,
+                registry=Paragraphs(),
             )
     except SystemExit as stop:
         if not stop.code:
