@@ -13,7 +13,8 @@ from jaxtyping import Float32
 from fastr.arrays import saved_cohort
 from fastr.checkpoints import whole_numbers
 from fastr.config import from_json
-from fastr.datasets.minari import PROVENANCE, Episode, MinariWriter
+from fastr.datasets.minari import PROVENANCE
+from fastr.datasets.minari_writing import Episode, MinariWriter
 from fastr.datasets.replay import RunReplay, episode_begins, unpacked
 from fastr.envs import episode_seed, require_imported
 from fastr.errors import UserError
