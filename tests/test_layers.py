@@ -30,7 +30,7 @@ LAYERS = [
         "pages.__init__",
         "pages.rendering",
     },
-    {"activations", "checks", "groups", "shifts", "untrusted", "checkpoints.files"},
+    {"activations", "checks", "groups", "provenance", "shifts", "untrusted", "checkpoints.files"},
     {"datasets.__init__", "datasets.columns", "misfit.__init__", "misfit.splits"},
     {"envs.base", "envs.names", "envs.seeds", "checkpoints.array_files"},
     {"envs.rendering", "envs.shifted", "checkpoints.segments"},

@@ -1,11 +1,9 @@
 import errno
-import json
 import math
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -249,27 +247,3 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(runs.fcntl, "flock", refuse)
     with pytest.raises(UserError, match=r"lock cannot be written \(No locks available"):
         RunWriter.create(tmp_path, CONFIG)
-
-
-# Provenance
-
-
-def test_provenance_names_what_made_a_run(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["fastr", "train"])
-    found = runs.provenance()
-    assert json.loads(json.dumps(found)) == found
-    assert found["command"] == ["fastr", "train"]
-    assert found["packages"]["numpy"] == np.__version__
-    assert found["cores"] >= 1
-    assert found["cpu"]
-    assert found["started"].endswith("+00:00")
-
-
-def test_provenance_does_without_packages_and_cpuinfo(monkeypatch):
-    assert runs.package_version("no-such-package") is None
-
-    def refuse(*_):
-        raise OSError
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    assert runs.cpu_model() == runs.platform.processor()

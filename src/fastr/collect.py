@@ -21,7 +21,8 @@ from fastr.errors import UserError
 from fastr.learner import Learner
 from fastr.pool import EnvPool
 from fastr.progress import stage
-from fastr.runs import RunDirectory, provenance
+from fastr.provenance import provenance
+from fastr.runs import RunDirectory
 from fastr.spec import EnvSpec
 
 Policy = Literal["replay", "greedy", "exploring", "random"]

@@ -1,16 +1,12 @@
 """A run directory: what was asked for, what was measured, and the checkpoints to continue from."""
 
 import fcntl
-import importlib.metadata
 import json
 import math
 import os
-import platform
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from shlex import quote
@@ -18,15 +14,12 @@ from typing import Any
 
 import numpy as np
 
-import fastr
 from fastr import checkpoints
 from fastr.checkpoints import CONFIG, ROWS, Checkpoint, Snapshot
-from fastr.commits import commit
 from fastr.errors import UserError, nearest
 from fastr.untrusted import bounded_bytes, require_own
 
 LOCK = "lock"
-PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "mujoco", "dm_control", "gymnasium")
 
 
 class RunDirectory:
@@ -349,36 +342,3 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def provenance() -> dict[str, Any]:
-    """Origin of a run: versions, commit, hardware, command line and time."""
-    return {
-        "fastr": fastr.__version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: package_version(name) for name in PACKAGES},
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "command": list(sys.argv),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def package_version(name: str) -> str | None:
-    """Installed version of a package, or None."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def cpu_model() -> str:
-    """Processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -19,7 +19,8 @@ from fastr.errors import RunError, StoppedError, UserError
 from fastr.interrupts import stop_requests, stopped_by
 from fastr.letters import say
 from fastr.pool import WorkerError
-from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference, provenance, write_errors
+from fastr.provenance import provenance
+from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference, write_errors
 from fastr.summary import LAST, evaluations, summary
 
 ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."

@@ -22,7 +22,8 @@ from fastr.misfit.fit import Fitted, fit, updates_of
 from fastr.misfit.report import Protocol, Tested, summarized
 from fastr.misfit.writing import write
 from fastr.progress import stage
-from fastr.runs import json_value, provenance, write_errors
+from fastr.provenance import provenance
+from fastr.runs import json_value, write_errors
 
 
 def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str, Any]:
