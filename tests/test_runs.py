@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing import CONFIG, file_size_limit, leftovers, names
-from fastr import runs
+from fastr import locks
 from fastr.errors import UserError
 from fastr.runs import RunDirectory, RunWriter
 
@@ -207,7 +207,7 @@ assert "jax" not in sys.modules
 def test_a_second_process_cannot_write(run):
     before = (run / "rows.jsonl").read_bytes()
     (run / "checkpoints" / ".tmp-000000100").mkdir()
-    lock = runs.locked(run)
+    lock = locks.locked(run)
     command = [sys.executable, "-c", ATTEMPT, str(run)]
     second = subprocess.run(command, capture_output=True, text=True, check=True)
     message = f"{run} is in use by process {os.getpid()}; stop it or choose another --out."
@@ -244,6 +244,6 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(runs.fcntl, "flock", refuse)
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with pytest.raises(UserError, match=r"lock cannot be written \(No locks available"):
         RunWriter.create(tmp_path, CONFIG)

@@ -19,7 +19,8 @@ from fastr.commands.watching import Watching
 from fastr.errors import UserError
 from fastr.experiments import WATCHING, Unit
 from fastr.interrupts import stop_requests
-from fastr.runs import RunDirectory, RunWriter, locked, user_of
+from fastr.locks import locked, user_of
+from fastr.runs import RunDirectory, RunWriter
 from fastr.sweep import hours, state
 from fastr.sweep.engine import AbstractJob
 from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wall_clock

@@ -11,7 +11,8 @@ import pytest
 from fastr import cli
 from fastr.errors import UserError
 from fastr.experiments import EXPERIMENTS, Grid
-from fastr.runs import RunDirectory, user_of
+from fastr.locks import user_of
+from fastr.runs import RunDirectory
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM
 from fastr.sweep.cluster import RayEngine

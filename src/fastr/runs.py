@@ -1,12 +1,10 @@
 """A run directory: what was asked for, what was measured, and the checkpoints to continue from."""
 
-import fcntl
 import json
 import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from shlex import quote
@@ -16,10 +14,9 @@ import numpy as np
 
 from fastr import checkpoints
 from fastr.checkpoints import CONFIG, ROWS, Checkpoint, Snapshot
-from fastr.errors import UserError, nearest
+from fastr.errors import UserError, nearest, write_errors
+from fastr.locks import LOCK, locked
 from fastr.untrusted import bounded_bytes, require_own
-
-LOCK = "lock"
 
 
 class RunDirectory:
@@ -169,48 +166,6 @@ class RunWriter(RunDirectory):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextmanager
-def write_errors(path: Path) -> Iterator[None]:
-    """Turn a failure of the file system into a UserError that names what could not be written."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror or error}).") from error
-
-
-def locked(path: Path) -> FileIO:
-    """Lock file of a run, held until it is closed or this process ends."""
-    with write_errors(path / LOCK):
-        lock = FileIO(path / LOCK, "a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            holder = lock.read(20).decode(errors="replace").strip() or "unknown"
-            lock.close()
-            raise UserError(
-                f"{path} is in use by process {holder}; stop it or choose another --out."
-            ) from error
-        except BaseException:
-            lock.close()
-            raise
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n".encode())
-    return lock
-
-
-def user_of(path: Path) -> str | None:
-    """The process that writes to this run now, by its number; None if there is none."""
-    try:
-        with FileIO(path / LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return (path / LOCK).read_text(errors="replace").strip()[:20] or "unknown"
-    except OSError:
-        return None
-    return None
 
 
 def _no_run(path: Path) -> str:

@@ -9,13 +9,12 @@ import tyro
 
 from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.envs.names import respelled
-from fastr.errors import UserError
+from fastr.errors import UserError, write_errors
 from fastr.report.finals import Final
 from fastr.report.reading import Found, external, read
 from fastr.report.readme import update
 from fastr.report.sections import returns_grid
 from fastr.report.writing import PAGE, Choices, made, sections, write
-from fastr.runs import write_errors
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ from fastr.commands.show import Flag, Maybe, Several, Task, print_json, print_ta
 from fastr.commands.training import rows_of_all
 from fastr.config import METHODS, TrainConfig, grounded, on_this_device, preset
 from fastr.envs.names import spelled
-from fastr.errors import UserError
+from fastr.errors import UserError, write_errors
 from fastr.experiments import CONDITIONS
 from fastr.methods import AgentConfig
 from fastr.names import Preset
 from fastr.representations.ranking import RankingConfig
-from fastr.runs import write_errors
 
 LARGEST_BATCH = 2**14
 """Of a coverage, which scores all pairs of a batch in float64: 2 GiB for each noise level."""

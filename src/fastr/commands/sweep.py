@@ -12,7 +12,7 @@ import tyro
 from fastr.checks import require
 from fastr.commands.plan import Plan
 from fastr.commands.show import Flag, Maybe, Several, print_json, print_table
-from fastr.errors import UserError
+from fastr.errors import UserError, write_errors
 from fastr.experiments import (
     EXPERIMENTS,
     FRAMES,
@@ -24,8 +24,8 @@ from fastr.experiments import (
     refuse_same_place,
 )
 from fastr.interrupts import stop_requests, stopped_by
+from fastr.locks import locked
 from fastr.names import Method, Preset
-from fastr.runs import locked, write_errors
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, tail
 from fastr.sweep.engine import AbstractEngine

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from fastr.datasets.minari import DATA, METADATA
-from fastr.errors import UserError
+from fastr.errors import UserError, write_errors
 from fastr.spec import EnvSpec
 
 MINARI_VERSION = "0.5.4"
@@ -43,11 +43,9 @@ class MinariWriter:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"{path} exists and is not empty; choose another --out.")
         self._made = [folder for folder in (path / "data", path) if not folder.exists()]
-        try:
+        with write_errors(path):
             (path / "data").mkdir(parents=True, exist_ok=True)
             self._file = h5py.File(path / "data" / DATA, "w", track_order=True)
-        except OSError as error:
-            raise UserError(f"{path} cannot be written ({error.strerror or error}).") from error
 
     def add(self, episode: Episode) -> None:
         """Write one episode."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fastr.errors import UserError
+from fastr.errors import UserError, write_errors
 from fastr.experiments import Unit
 from fastr.interrupts import stopped_by
-from fastr.runs import user_of, write_errors
+from fastr.locks import user_of
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, Attempt, tail
 from fastr.sweep.engine import AbstractEngine, AbstractJob
