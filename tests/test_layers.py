@@ -95,7 +95,7 @@ LAYERS = [
     {"methods"},
     {"learner", "config", "misfit.config"},
     {"misfit.predictors"},
-    {"arrays", "policies", "count", "progress", "misfit.batches", "misfit.program"},
+    {"arrays", "policies", "count", "host", "progress", "misfit.batches", "misfit.program"},
     {"coverage", "evaluate", "memory", "profile", "roofline", "misfit.fit"},
     {"bench", "transfer", "misfit.diagnose"},
     {"train", "trained"},
