@@ -40,7 +40,7 @@ LAYERS = [
         "untrusted",
         "checkpoints.files",
     },
-    {"datasets.__init__", "datasets.columns", "misfit.__init__", "misfit.splits"},
+    {"datasets.__init__", "datasets.columns", "misfit.__init__", "misfit.splits", "units"},
     {"envs.base", "envs.names", "envs.seeds", "checkpoints.array_files"},
     {"envs.rendering", "envs.shifted", "checkpoints.segments"},
     {"envs.simulator", "checkpoints.checkpoint"},

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from fastr import cli
 from fastr.commands.watching import Watching
 from fastr.errors import UserError
-from fastr.experiments import WATCHING, Unit
 from fastr.interrupts import stop_requests
 from fastr.locks import locked, user_of
 from fastr.runs import RunDirectory, RunWriter
@@ -27,6 +26,7 @@ from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wa
 from fastr.sweep.local import LocalEngine, Slot, gpus, shares, slots
 from fastr.sweep.schedule import Scheduler
 from fastr.sweep.view import View, line, summarized
+from fastr.units import WATCHING, Unit
 from sweeping import FAKE, FRAMES, assert_whole, attempts, processes, units, until
 
 

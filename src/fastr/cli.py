@@ -249,7 +249,7 @@ def sweep_command(arguments: list[str]) -> Any:
     """fastr sweep: what stands behind -- is for every training."""
     from fastr.commands.sweep import Sweep
     from fastr.commands.watching import Watching
-    from fastr.experiments import parted
+    from fastr.units import parted
 
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, training = parsed("sweep", Sweep, arguments[:end]), tuple(arguments[end + 1 :])

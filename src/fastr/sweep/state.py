@@ -19,8 +19,8 @@ from fastr import checkpoints
 from fastr.checkpoints import ROWS
 from fastr.envs import module_of
 from fastr.errors import UserError, write_errors
-from fastr.experiments import Unit, importing, parted
 from fastr.runs import CONFIG, RunDirectory
+from fastr.units import Unit, importing, parted
 
 TAIL_BYTES = 2**18
 """Of rows.jsonl that are read to see how a run is doing."""
