@@ -14,10 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fastr.cli import ON_TASKS, OTHERS, SEVERAL, in_words, missing, one_sentence, run
+from fastr.cli import ON_TASKS, OTHERS, run, usage_of
 from fastr.commands import training
 from fastr.commands.show import print_table
 from fastr.commands.training import averaged, going_on
+from fastr.commands.wrong_options import SEVERAL, in_words, missing, one_sentence
 from fastr.config import preset, to_json
 from fastr.letters import spell_out
 from fastr.profile import STAGES
@@ -206,7 +207,7 @@ def test_a_stopped_run_says_what_goes_on_with_it():
     ],
 )
 def test_a_message_in_either_kind_of_box_is_one_sentence(box):
-    assert one_sentence("train", box) == "--frames: it is odd."
+    assert one_sentence(box, usage_of("train")) == "--frames: it is odd."
 
 
 def test_none_is_no_name_to_choose():
@@ -234,7 +235,7 @@ def test_a_training_without_a_terminal_says_what_is_left(capsys, monkeypatch):
 
 def test_every_command_has_its_example():
     for name in (*ON_TASKS, *OTHERS, "misfit", "sweep"):
-        said = missing(name, f"Missing from fastr {name}: PATH Where. (required)")
+        said = missing(f"Missing from fastr {name}: PATH Where. (required)", usage_of(name))
         assert f", for example `fastr {name}" in said
 
 

@@ -141,7 +141,12 @@ LAYERS = [
     {"report.reading", "report.sections"},
     {"report.studies", "report.readme"},
     {"report.writing"},
-    {"commands.__init__", "commands.paragraphs", "commands.show"},
+    {
+        "commands.__init__",
+        "commands.paragraphs",
+        "commands.show",
+        "commands.wrong_options",
+    },
     {"commands.watching"},
     {"commands.looking", "commands.sizing", "commands.theory", "commands.training"},
     {
