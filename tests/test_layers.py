@@ -138,7 +138,7 @@ LAYERS = [
     {"report.series", "report.content"},
     {"report.tables", "report.finals", "report.latex", "report.page", "report.drawing"},
     {"report.sidecar", "report.aggregates"},
-    {"report.reading", "report.sections"},
+    {"report.reading", "report.returns", "report.sections"},
     {"report.studies", "report.readme"},
     {"report.writing"},
     {

@@ -16,7 +16,7 @@ from fastr.report.colors import color
 from fastr.report.finals import finals
 from fastr.report.published import published
 from fastr.report.reading import read
-from fastr.report.sections import published_rows
+from fastr.report.returns import published_rows
 from fastr.report.series import united
 from fastr.report.writing import Choices, sections
 from report_inputs import EVALUATIONS, grid_of_runs, misfit_report, write_run

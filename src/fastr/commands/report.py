@@ -13,7 +13,7 @@ from fastr.errors import UserError, write_errors
 from fastr.report.finals import Final
 from fastr.report.reading import Found, external, read
 from fastr.report.readme import update
-from fastr.report.sections import returns_grid
+from fastr.report.returns import returns_grid
 from fastr.report.writing import PAGE, Choices, made, sections, write
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fastr.errors import UserError, write_errors
 from fastr.report.content import Grid
 from fastr.report.finals import Final
-from fastr.report.sections import returns_grid
+from fastr.report.returns import returns_grid
 from fastr.report.tables import read_text
 from fastr.report.text import markdown
 
