@@ -8,8 +8,8 @@ from harness import UserError, atheris, edited, folder, fuzz
 with atheris.instrument_imports(include=["fastr"]):
     from fastr.checkpoints.index import content_checksum
     from fastr.config import preset
+    from fastr.host import Host
     from fastr.runs import RunDirectory
-    from fastr.train import Host
 from transitions import walk, write_run
 
 PLACE = folder()

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from fastr.cli import ON_TASKS, OTHERS, in_words, missing, one_sentence, run
+from fastr.cli import ON_TASKS, OTHERS, run, usage_of
 from fastr.commands import training
 from fastr.commands.show import print_table
 from fastr.commands.training import averaged, going_on
+from fastr.commands.wrong_options import SEVERAL, in_words, missing, one_sentence
 from fastr.config import preset, to_json
 from fastr.letters import spell_out
 from fastr.profile import STAGES
@@ -36,6 +38,9 @@ WRONG = {
     "unknown option =": (["info", "walker-walk", "--x=0.9"], ["There is no option --x. `fastr"]),
     "two words": (["info", "walker", "walk"], ["walk is one word too many. `fastr info --help`"]),
     "no method": (["info", "walker-walk", "--method"], ["--method needs a name. It is one of"]),
+    "no methods": (["ablation", "walker-walk", "--methods"], ["--methods needs a value: it takes"]),
+    "no sizes": (["coverage", "walker-walk", "--batch_sizes", "--json"], ["--batch-sizes needs"]),
+    "no tracker": (["resume", "nowhere", "--track"], ["--track needs a value: it takes tensor"]),
     "not a number": (["info", "walker-walk", "--frames", "many"], ["--frames", "many"]),
     "seed twice": (["train", "walker-walk", "--seeds", "1", "1"], ["--seeds", "once"]),
     "negative seed": (["train", "walker-walk", "--seeds", "-1"], ["--seeds", "0"]),
@@ -202,7 +207,7 @@ def test_a_stopped_run_says_what_goes_on_with_it():
     ],
 )
 def test_a_message_in_either_kind_of_box_is_one_sentence(box):
-    assert one_sentence("train", box) == "--frames: it is odd."
+    assert one_sentence(box, usage_of("train")) == "--frames: it is odd."
 
 
 def test_none_is_no_name_to_choose():
@@ -230,7 +235,7 @@ def test_a_training_without_a_terminal_says_what_is_left(capsys, monkeypatch):
 
 def test_every_command_has_its_example():
     for name in (*ON_TASKS, *OTHERS, "misfit", "sweep"):
-        said = missing(name, f"Missing from fastr {name}: PATH Where. (required)")
+        said = missing(f"Missing from fastr {name}: PATH Where. (required)", usage_of(name))
         assert f", for example `fastr {name}" in said
 
 
@@ -348,6 +353,32 @@ def test_help_gives_every_default_once_and_as_a_value(name, capsys, monkeypatch)
         assert not re.search(r"\{None|None\}", option), option
         # What the parser adds stands last and has no full stop behind it.
         assert not re.search(r"\(default.*\(default: [^()]*\)$", option), option
+
+
+@pytest.mark.parametrize("name", [*ON_TASKS, *OTHERS, "misfit", "sweep"])
+def test_help_breaks_a_line_where_the_next_word_does_not_fit(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        run([name, "--help"])
+    description, options = capsys.readouterr().out.split("\n\n ", 1)
+    assert not re.search(r"\S\n\S", description)
+    breaks = 0
+    for line, following in pairwise(options.splitlines()):
+        column = len(following) - len(following.lstrip())
+        # Not the first line of a text, below an option that is too long for its column.
+        if following.strip() and column > 2 and line[column - 2 : column] == "  ":
+            assert len(line.rstrip()) + len(f" {following.split()[0]}") > 80, line
+            breaks += 1
+    assert breaks
+
+
+def test_options_of_several_values_say_what_they_take(capsys):
+    found = set()
+    for name in (*ON_TASKS, *OTHERS, "misfit", "sweep"):
+        with pytest.raises(SystemExit):
+            run([name, "--help"])
+        found |= set(re.findall(r"(--[a-z-]+) \[", capsys.readouterr().out))
+    assert found == SEVERAL.keys()
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback():

@@ -23,7 +23,7 @@ from fastr.cli import run
 from fastr.collect import from_replay
 from fastr.datasets import base
 from fastr.datasets.columns import NAMES, column_names, numbered
-from fastr.datasets.minari import MinariWriter, dataset_id
+from fastr.datasets.minari_writing import MinariWriter, dataset_id
 from fastr.datasets.opening import open_source
 from fastr.datasets.store import spool
 from fastr.errors import UserError

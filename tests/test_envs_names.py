@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastr.envs import GymTask, SuiteTask, load, parse, tasks
-from fastr.envs.names import spelled
+from fastr.envs.names import respelled, spelled
 from fastr.errors import UserError
 
 
@@ -46,7 +46,14 @@ def test_a_name_means_one_environment(task, name):
     ],
 )
 def test_a_task_has_one_spelling(typed, task):
-    assert spelled(typed) == task
+    assert spelled(typed) == respelled(typed) == task
+
+
+@pytest.mark.parametrize("name", ["", "walker_wlak", "my_robot@latency=2", "gym:", "<b>_</b>"])
+def test_what_is_no_task_stays_as_it_was_written(name):
+    assert respelled(name) == name
+    with pytest.raises(UserError):
+        spelled(name)
 
 
 @pytest.mark.parametrize(

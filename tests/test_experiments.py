@@ -18,12 +18,10 @@ from fastr.experiments import (
     SEEDS,
     SHIFTS,
     WITHOUT_STATE_PART,
-    Grid,
-    refuse_same_place,
-    slug,
     trainings,
 )
 from fastr.names import Method, Preset
+from fastr.units import Grid, refuse_same_place, slug
 
 OUT = Path("/nowhere")
 

@@ -439,10 +439,10 @@ def entry_of(name, task, action_dim=6):
 
 
 def test_the_figure_joins_reports_with_returns(tmp_path, capsys):
-    entries = [entry_of("a", "walker-walk"), entry_of("b", "humanoid-run", 21)]
+    entries = [entry_of("a", "walker-walk"), entry_of("b", "humanoid_run", 21)]
     (tmp_path / "report.json").write_text(json.dumps({"datasets": entries}))
     table = tmp_path / "published.csv"
-    table.write_text('method,task,mean\n"FaStR",walker-walk,974\n"CTRL-SR",walker-walk,978\n')
+    table.write_text('method,task,mean\n"FaStR",walker-walk,974\n"CTRL-SR",walker_walk,978\n')
     curves = tmp_path / "curves.csv"
     lines = [
         f"{m},humanoid-run,{f},{s},{100 * (m == 'fastr') + f + s}"

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.agents import spectral, td7
+from fastr.agents import spectral, td7_networks
 from fastr.agents.critics import plain_q
 from fastr.agents.sac import SACConfig
 from fastr.agents.spectral import SpectralConfig
 from fastr.agents.td3 import TD3Config
-from fastr.agents.td7 import TD7Config
+from fastr.agents.td7 import TD7, TD7Config
+from fastr.agents.td7_policies import Pair
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.spec import EnvSpec
@@ -64,19 +65,19 @@ def values_of(agent, rows):
     if isinstance(agent, spectral.Spectral):
         features = jax.vmap(agent.target_representation.feature)(rows.state, rows.action)
         return jnp.mean(spectral.twin_q(agent.critics.net, features), axis=0)
-    if isinstance(agent, td7.TD7):
+    if isinstance(agent, TD7):
         fixed = agent.encoder.layout.unpack(agent.fixed_encoder)
         zs = jax.vmap(fixed.zs)(rows.state)
         zsa = jax.vmap(fixed.zsa)(zs, rows.action)
-        values = td7.twin_q(agent.critics.net, rows.state, rows.action, zsa, zs)
+        values = td7_networks.twin_q(agent.critics.net, rows.state, rows.action, zsa, zs)
         return jnp.mean(values, axis=0)
     return jnp.mean(plain_q(agent.critics.net, rows.state, rows.action), axis=0)
 
 
 def newest_policy(agent):
     """The policy as learned so far, whatever the agent keeps for evaluation."""
-    if isinstance(agent, td7.TD7):
-        return agent.kept(td7.Pair(agent.actor.parameters, agent.fixed_encoder))
+    if isinstance(agent, TD7):
+        return agent.kept(Pair(agent.actor.parameters, agent.fixed_encoder))
     return agent.policy()
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from fastr.cli import run
+from fastr.commands.report import Report
 from fastr.report.colors import color
 from fastr.report.finals import finals
 from fastr.report.published import published
 from fastr.report.reading import read
-from fastr.report.sections import published_rows
+from fastr.report.returns import published_rows
 from fastr.report.series import united
 from fastr.report.writing import Choices, sections
 from report_inputs import EVALUATIONS, grid_of_runs, misfit_report, write_run
@@ -164,6 +165,17 @@ def test_runs_of_other_seeds_are_one_method(tmp_path):
     assert final.notes == ()
 
 
+def test_earlier_spellings_of_a_task_are_that_task(tmp_path):
+    write_run(tmp_path / "a", "walker-walk", "fastr", (0, 1), 600.0)
+    write_run(tmp_path / "b", "walker_walk", "fastr", (2,), 600.0)
+    ((key, final),) = numbers(tmp_path).items()
+    assert key == ("walker-walk", "FaStR")
+    assert final.series.seeds == ("0", "1", "2")
+    write_run(tmp_path / "c", "dog-run", "fastr", (0,))
+    chosen = Report(paths=(tmp_path,), tasks=("walker_walk",)).found().series
+    assert [series.task for series in chosen] == ["walker-walk", "walker-walk"]
+
+
 def test_runs_with_other_options_are_other_methods(tmp_path):
     write_run(tmp_path / "a", "walker-walk", "fastr", (0,))
     write_run(tmp_path / "b", "walker-walk", "fastr", (1,), preset="quick")
@@ -263,8 +275,9 @@ def test_ablation_and_transfer_from_their_folders(tmp_path):
     assert "curves.csv" in str(grids["left-out"])
 
 
-def test_misfit_gain_needs_both_methods_run_alike(tmp_path):
-    misfit_report(tmp_path / "misfit", "walker-walk")
+@pytest.mark.parametrize("diagnosed", ["walker-walk", "walker_walk"])
+def test_misfit_gain_needs_both_methods_run_alike(diagnosed, tmp_path):
+    misfit_report(tmp_path / "misfit", diagnosed)
     write_run(tmp_path / "a", "walker-walk", "fastr", (0, 1), 600.0)
     joint = write_run(tmp_path / "b", "walker-walk", "ctrl-sr", (0, 1), 400.0, EVALUATIONS[:11])
     assert "misfit-gain-nce" not in shown_of(tmp_path)[0]

@@ -242,6 +242,18 @@ def test_external_curves(tmp_path):
         external("DR.Q", "all", path)
 
 
+def test_tasks_of_files_have_their_one_spelling(tmp_path):
+    text = "frames,seed,return\n0,0,1\n0,1,2\n"
+    assert one(tmp_path / "sidecar", text, task="walker_walk").task == "walker-walk"
+    columns = "task,frames,seed,return\ndog_run@latency=2,0,0,1\ndog-run@latency=2,0,1,1\n"
+    found = one(tmp_path / "column", columns, task=None)
+    assert (found.task, found.seeds) == ("dog-run@latency=2", ("0", "1"))
+    path = tmp_path / "peer.csv"
+    path.write_text("task,frames,seed,return\ndog_run,0,x,1\n")
+    for typed in ("all", "dog_run", "dog-run"):
+        assert [series.task for series in external("DR.Q", typed, path)] == ["dog-run"]
+
+
 def test_the_same_name_and_seed_twice_is_kept_apart(tmp_path):
     for name in ("one", "two"):
         put(tmp_path, name, "frames,seed,return\n0,0,1\n0,1,2\n")

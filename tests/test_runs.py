@@ -1,11 +1,9 @@
 import errno
-import json
 import math
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing import CONFIG, file_size_limit, leftovers, names
-from fastr import runs
+from fastr import locks
 from fastr.errors import UserError
 from fastr.runs import RunDirectory, RunWriter
 
@@ -209,7 +207,7 @@ assert "jax" not in sys.modules
 def test_a_second_process_cannot_write(run):
     before = (run / "rows.jsonl").read_bytes()
     (run / "checkpoints" / ".tmp-000000100").mkdir()
-    lock = runs.locked(run)
+    lock = locks.locked(run)
     command = [sys.executable, "-c", ATTEMPT, str(run)]
     second = subprocess.run(command, capture_output=True, text=True, check=True)
     message = f"{run} is in use by process {os.getpid()}; stop it or choose another --out."
@@ -246,30 +244,6 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(runs.fcntl, "flock", refuse)
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with pytest.raises(UserError, match=r"lock cannot be written \(No locks available"):
         RunWriter.create(tmp_path, CONFIG)
-
-
-# Provenance
-
-
-def test_provenance_names_what_made_a_run(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["fastr", "train"])
-    found = runs.provenance()
-    assert json.loads(json.dumps(found)) == found
-    assert found["command"] == ["fastr", "train"]
-    assert found["packages"]["numpy"] == np.__version__
-    assert found["cores"] >= 1
-    assert found["cpu"]
-    assert found["started"].endswith("+00:00")
-
-
-def test_provenance_does_without_packages_and_cpuinfo(monkeypatch):
-    assert runs.package_version("no-such-package") is None
-
-    def refuse(*_):
-        raise OSError
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    assert runs.cpu_model() == runs.platform.processor()

@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from fastr import cli
 from fastr.commands.watching import Watching
 from fastr.errors import UserError
-from fastr.experiments import WATCHING, Unit
 from fastr.interrupts import stop_requests
-from fastr.runs import RunDirectory, RunWriter, locked, user_of
+from fastr.locks import locked, user_of
+from fastr.runs import RunDirectory, RunWriter
 from fastr.sweep import hours, state
 from fastr.sweep.engine import AbstractJob
 from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wall_clock
 from fastr.sweep.local import LocalEngine, Slot, gpus, shares, slots
 from fastr.sweep.schedule import Scheduler
 from fastr.sweep.view import View, line, summarized
+from fastr.units import WATCHING, Unit
 from sweeping import FAKE, FRAMES, assert_whole, attempts, processes, units, until
 
 
@@ -378,6 +379,7 @@ WRONG = {
     "retries": (["smoke", "--retries", "-1"], ["--retries"]),
     "part": (["table1", "--seeds-per-run", "0"], ["--seeds-per-run"]),
     "impatient": (["smoke", "--", "--patience", "0"], ["--patience is 0.0; it must be from 1"]),
+    "untracked": (["smoke", "--", "--track"], ["--track needs a value: it takes tensorboard"]),
     "its own": (["table1", "--", "--frames", "9"], ["--frames", "behind --"]),
     "nothing to keep": (["transfer", "--methods", "sac"], ["sac"]),
     "no replay": (["misfit", "--methods", "fastr"], ["ctrl-sr"]),

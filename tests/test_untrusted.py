@@ -29,11 +29,12 @@ from fastr.config import from_json, preset, to_json
 from fastr.datasets.opening import open_source
 from fastr.envs import module_of
 from fastr.errors import UserError
-from fastr.experiments import Grid, misfits
+from fastr.experiments import misfits
+from fastr.host import Host
 from fastr.runs import RunDirectory, RunWriter
 from fastr.summary import summary
 from fastr.sweep.state import next_arguments
-from fastr.train import Host
+from fastr.units import Grid
 from fastr.untrusted import bounded_bytes, limited_memory
 from saved_runs import save_run
 from transitions import walk, write_minari, write_npz, write_run

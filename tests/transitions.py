@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from fastr.checkpoints import Snapshot
 from fastr.config import preset, to_json
-from fastr.datasets.minari import Episode, MinariWriter
+from fastr.datasets.minari_writing import Episode, MinariWriter
 from fastr.runs import RunWriter
 from fastr.spec import EnvSpec
 

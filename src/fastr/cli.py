@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import re
 import signal
 import sys
 import traceback
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from fastr import runtime
+from fastr.commands.wrong_options import one_sentence, refuse_bare
 from fastr.errors import RunError, StoppedError, UserError, nearest
 from fastr.interrupts import end_at_once, raise_where_heard, stopped_by
 from fastr.letters import say, spell_out
@@ -69,13 +69,6 @@ TRAINING = {"train", "resume", "ablation", "transfer"}
 """Commands that save when Ctrl-C comes, once they train; before, it ends them at once."""
 
 Options = TypeVar("Options")
-SEVERAL = {
-    "--compare": "NAME TASK FILE, and more such threes",
-    "--reach": "numbers",
-    "--seeds": "whole numbers",
-    "--batch-sizes": "whole numbers",
-}
-"""What options with several values take; the parser does not say it."""
 LONGEST = 4_000
 """Characters of a sentence; names in files may be longer."""
 
@@ -243,13 +236,18 @@ def sweep_command(arguments: list[str]) -> Any:
     """fastr sweep: what stands behind -- is for every training."""
     from fastr.commands.sweep import Sweep
     from fastr.commands.watching import Watching
-    from fastr.experiments import parted
+    from fastr.units import parted
 
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, training = parsed("sweep", Sweep, arguments[:end]), tuple(arguments[end + 1 :])
     # The others are tried on each method, in processes that load JAX.
     parsed("train", Watching, list(parted(training)[1]))
     return replace(options, options=training)
+
+
+def usage_of(name: str) -> str:
+    """A command's line in USAGE."""
+    return next(line for line in USAGE.splitlines() if line.startswith(f"  fastr {name} "))
 
 
 def choice(
@@ -275,6 +273,9 @@ def parsed(
     """Options from arguments; what the parser has to say comes as one sentence."""
     import tyro
 
+    from fastr.commands.paragraphs import Paragraphs, joined
+
+    refuse_bare(arguments)
     said = io.StringIO()
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands, tyro.conf.DisallowNone)
     try:
@@ -282,78 +283,17 @@ def parsed(
             return tyro.cli(  # pyright: ignore[reportReturnType]
                 kind,
                 prog=f"fastr {name}",
+                description=joined(kind.__doc__ or ""),
                 args=arguments,
                 default=default,
                 config=markers,
+                registry=Paragraphs(),
             )
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UserError(
-            f"{one_sentence(name, said.getvalue())} `fastr {name} --help` lists all options."
-        ) from None
-
-
-def one_sentence(name: str, box: str) -> str:
-    """The first paragraph and the suggested options of a boxed message.
-
-    Where stdout is not UTF-8 the box is two rules of dashes, the first under the title.
-    """
-    lines = [line.strip("│ ").strip() for line in box.splitlines()]
-    body = [line for line in lines if line][1:]
-    body = body[1:] if body and set(body[0]) == {"-"} else body
-    end = next((i for i, line in enumerate(body) if set(line) <= set("─╰╯-")), len(body))
-    said = in_words(" ".join(body[:end]).rstrip(".")).removeprefix("Error parsing ")
-    if said.startswith("Missing from"):
-        return missing(name, said)
-    suggested = [line.split()[0] for line in body[end:] if line.startswith("--")]
-    typed = next((word.strip(",:") for word in said.split() if word.startswith("--")), "")
-    return f"{said}.{nearest(typed, suggested)}" if typed not in suggested else f"{said}."
-
-
-def missing(name: str, said: str) -> str:
-    """What a command needs, by the names in USAGE, with its example there."""
-    line = next(line for line in USAGE.splitlines() if line.startswith(f"  fastr {name} "))
-    place, example = line.split()[2], line[line.index("fastr", 8) :]
-    listed = said.partition(": ")[2].split("(required)")
-    words = [part.split()[0] for part in listed if part.strip()]
-    needed = [word if word.startswith("--") else place for word in words]
-    return f"fastr {name} needs {' and '.join(needed)}, for example `{example}`."
-
-
-def in_words(said: str) -> str:
-    """What the parser and Python say of a value that cannot be, as a user would."""
-    several = r"Error parsing (--\S+): Could not find valid parse for arguments: (.+)"
-    said = re.sub(several, misfitting, said)
-    said = re.sub(r"Unrecognized options: ([^\s,]+).*", superfluous, said)
-    said = re.sub(
-        r"invalid choice '(.+)' for argument '(.+)'\. Expected one of (.+)", unknown, said
-    )
-    whole = r"invalid literal for int\(\) with base 10: (.+)"
-    said = re.sub(whole, r"\1 is not a whole number", said)
-    said = re.sub(r"could not convert string to float: (.+)", r"\1 is not a number", said)
-    # A value that may also be left out.
-    return re.sub(r"no type matching .* - <class '(?:int|float)'>: ", "", said)
-
-
-def superfluous(found: re.Match[str]) -> str:
-    """An option that there is not, or a word that belongs to none; the first of them."""
-    name = found[1].partition("=")[0]
-    return f"There is no option {name}" if name[0] == "-" else f"{name} is one word too many"
-
-
-def misfitting(found: re.Match[str]) -> str:
-    """Values that an option with several of them does not take."""
-    option, values = found[1], " ".join(re.findall(r"'([^']*)'", found[2])) or found[2]
-    takes = f"takes {SEVERAL[option]}; {values} is not that" if option in SEVERAL else ""
-    return f"{option} {takes or f'cannot be {values}'}"
-
-
-def unknown(found: re.Match[str]) -> str:
-    """A name that is none of those an option knows."""
-    known = [name for name in re.findall(r"'([^']+)'", found[3]) if name != "None"]
-    said = f"{found[2]} {found[1]}" if found[2].startswith("--") else found[1]
-    return f"{said} is unknown.{nearest(found[1], known)} It is one of {', '.join(known)}"
+        wrong = one_sentence(said.getvalue(), usage_of(name))
+        raise UserError(f"{wrong} `fastr {name} --help` lists all options.") from None
 
 
 if __name__ == "__main__":

@@ -13,14 +13,16 @@ from jaxtyping import Float32
 from fastr.arrays import saved_cohort
 from fastr.checkpoints import whole_numbers
 from fastr.config import from_json
-from fastr.datasets.minari import PROVENANCE, Episode, MinariWriter
+from fastr.datasets.minari import PROVENANCE
+from fastr.datasets.minari_writing import Episode, MinariWriter
 from fastr.datasets.replay import RunReplay, episode_begins, unpacked
 from fastr.envs import episode_seed, require_imported
 from fastr.errors import UserError
 from fastr.learner import Learner
 from fastr.pool import EnvPool
 from fastr.progress import stage
-from fastr.runs import RunDirectory, provenance
+from fastr.provenance import provenance
+from fastr.runs import RunDirectory
 from fastr.spec import EnvSpec
 
 Policy = Literal["replay", "greedy", "exploring", "random"]

@@ -1,7 +1,9 @@
 """What a user did wrong, in one sentence that names the problem and the fix."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -14,6 +16,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A question with up to three known names near this one, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn a failure of the file system into a UserError that names what could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror or error}).") from error
 
 
 class RunError(RuntimeError):

@@ -1,16 +1,10 @@
 """A run directory: what was asked for, what was measured, and the checkpoints to continue from."""
 
-import fcntl
-import importlib.metadata
 import json
 import math
 import os
-import platform
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from shlex import quote
@@ -18,15 +12,11 @@ from typing import Any
 
 import numpy as np
 
-import fastr
 from fastr import checkpoints
 from fastr.checkpoints import CONFIG, ROWS, Checkpoint, Snapshot
-from fastr.commits import commit
-from fastr.errors import UserError, nearest
+from fastr.errors import UserError, nearest, write_errors
+from fastr.locks import LOCK, locked
 from fastr.untrusted import bounded_bytes, require_own
-
-LOCK = "lock"
-PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "mujoco", "dm_control", "gymnasium")
 
 
 class RunDirectory:
@@ -178,48 +168,6 @@ class RunWriter(RunDirectory):
         self.close()
 
 
-@contextmanager
-def write_errors(path: Path) -> Iterator[None]:
-    """Turn a failure of the file system into a UserError that names what could not be written."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror or error}).") from error
-
-
-def locked(path: Path) -> FileIO:
-    """Lock file of a run, held until it is closed or this process ends."""
-    with write_errors(path / LOCK):
-        lock = FileIO(path / LOCK, "a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            holder = lock.read(20).decode(errors="replace").strip() or "unknown"
-            lock.close()
-            raise UserError(
-                f"{path} is in use by process {holder}; stop it or choose another --out."
-            ) from error
-        except BaseException:
-            lock.close()
-            raise
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n".encode())
-    return lock
-
-
-def user_of(path: Path) -> str | None:
-    """The process that writes to this run now, by its number; None if there is none."""
-    try:
-        with FileIO(path / LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return (path / LOCK).read_text(errors="replace").strip()[:20] or "unknown"
-    except OSError:
-        return None
-    return None
-
-
 def _no_run(path: Path) -> str:
     """Say that this is no run directory, and what may have been meant."""
     if not path.exists():
@@ -349,36 +297,3 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def provenance() -> dict[str, Any]:
-    """Origin of a run: versions, commit, hardware, command line and time."""
-    return {
-        "fastr": fastr.__version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: package_version(name) for name in PACKAGES},
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "command": list(sys.argv),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def package_version(name: str) -> str | None:
-    """Installed version of a package, or None."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def cpu_model() -> str:
-    """Processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -8,7 +8,6 @@ transitions up to t - 1.
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -16,59 +15,20 @@ import numpy as np
 from jaxtyping import Float
 
 from fastr.arrays import REPLAY, check_saved, inherited, named_leaves, with_leaves
-from fastr.checkpoints import Checkpoint, Snapshot, whole_numbers
+from fastr.checkpoints import Checkpoint, Snapshot
 from fastr.config import TrainConfig
 from fastr.errors import RunError, UserError
 from fastr.evaluate import Evaluation, Evaluator, evaluation_workers
+from fastr.host import Host
 from fastr.learner import Cohort, Engine
 from fastr.policies import snapshots
 from fastr.pool import EnvPool, Steps
 from fastr.processes import PATIENCE_SECONDS
 from fastr.runs import RunWriter
 from fastr.spec import EnvSpec
-from fastr.summary import number
 
 # How often the host looks whether a loss has turned non-finite, in agent steps.
 HEALTH_STEPS = 500
-
-
-@dataclass
-class Host:
-    """What the host alone knows of the environments, and must know again after a resume."""
-
-    next_step: int
-    """The agent step to take next."""
-    seconds: float
-    """Wall-clock of the run so far, stops left out."""
-    episodes: list[int]
-    """The number of each seed's current episode."""
-    returns: list[float]
-    """The return of each seed's current episode so far."""
-    evaluated: int
-    """Evaluations started."""
-    actions: list[list[np.ndarray]] = field(default_factory=list)
-    """Each seed's actions in its current episode: replayed, they rebuild the simulator's state."""
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, config: TrainConfig) -> "Host":
-        """What a checkpoint says of them; UserError if it is not what was saved with it."""
-        saved, seeds = checkpoint.host, len(config.seeds)
-        numbers: list[Any] = [saved.get("seconds"), *as_list(saved.get("returns"))]
-        sound = (
-            whole_numbers([saved.get("next_step"), saved.get("evaluated")], 2)
-            and whole_numbers(saved.get("episodes"), seeds)
-            and len(numbers) == seeds + 1
-            and all(map(number, numbers))
-            and saved["next_step"] == checkpoint.frames // config.frame_skip + 1
-            and saved["next_step"] == checkpoint.replay.end + 1
-            and type(saved.get("evaluating")) is bool
-            and saved["evaluated"] >= saved["evaluating"]
-        )
-        if not sound:
-            raise UserError(f"Checkpoint {checkpoint.name} does not fit this run's configuration.")
-        seconds, *returns = map(float, numbers)
-        next_step, episodes, evaluated = (saved[n] for n in ("next_step", "episodes", "evaluated"))
-        return cls(next_step, seconds, list(episodes), returns, evaluated)
 
 
 class Pending(NamedTuple):
@@ -92,8 +52,7 @@ class Trainer:
             random_steps=config.random_steps,
         )
         self.cohort: Cohort = self.engine.init()
-        seeds = len(config.seeds)
-        self.host = Host(0, 0.0, [0] * seeds, [0.0] * seeds, 0, [[] for _ in range(seeds)])
+        self.host = Host.start(len(config.seeds))
         self.rows = np.zeros((0, pool.spec.row_dim), np.float32)
         """The last transition of every seed, on its way to the device."""
         self.states = np.zeros((0, pool.spec.state_dim), np.float32)
@@ -265,18 +224,10 @@ class Trainer:
             self.record_evaluation()
         arrays, rows = self.arrays(), self.new_replay_rows()
         self.host.seconds = time.monotonic() - self.clock
-        host = {
-            "next_step": steps,
-            "seconds": self.host.seconds,
-            "episodes": list(self.host.episodes),
-            "returns": list(self.host.returns),
-            "evaluated": self.host.evaluated,
-            "evaluating": self.pending is not None,
-        }
         snapshot = Snapshot(
             frames=(steps - 1) * self.config.frame_skip,
             arrays=arrays,
-            host=host,
+            host=self.host.saved(evaluating=self.pending is not None),
             replay_rows=rows,
             replay_start=steps - 1 - len(rows),
             capacity=self.config.capacity,
@@ -333,11 +284,6 @@ class Trainer:
         if checkpoint.host["evaluating"]:
             self.host.evaluated -= 1
             self.start_evaluation((self.host.next_step - 1) * self.config.frame_skip)
-
-
-def as_list(value: object) -> list:
-    """The value itself if it is a list; nothing otherwise."""
-    return value if isinstance(value, list) else []
 
 
 def check_replay(rows: np.ndarray, config: TrainConfig, spec: EnvSpec) -> None:

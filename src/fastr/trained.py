@@ -19,7 +19,8 @@ from jaxtyping import Array, Float, Float32
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy
 from fastr.agents.spectral import Spectral
-from fastr.agents.td7 import TD7, Encoder
+from fastr.agents.td7 import TD7
+from fastr.agents.td7_networks import Encoder
 from fastr.arrays import saved_cohort
 from fastr.checkpoints import Checkpoint
 from fastr.config import TrainConfig, from_json

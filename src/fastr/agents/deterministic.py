@@ -1,14 +1,16 @@
 """What the deterministic actors share: the policy, and noise on its actions (TD3)."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.activations import elu
-from fastr.agents.base import AbstractPolicy
+from fastr.agents.base import AbstractAgent, AbstractPolicy
 from fastr.networks import MLP
-from fastr.optim import Layout, Parameters
+from fastr.optim import Layout, Parameters, Trainable
 from fastr.spec import EnvSpec
 
 
@@ -41,3 +43,26 @@ def smoothed(
     """Target actions plus clipped Gaussian noise, clipped to [-1, 1]."""
     noise = scale * jax.random.normal(key, actions.shape)
     return jnp.clip(actions + jnp.clip(noise, -bound, bound), -1.0, 1.0)
+
+
+class AbstractDeterministicAgent(AbstractAgent):
+    """An agent that acts by one network on the state: the same with a representation or without."""
+
+    actor: eqx.AbstractVar[Trainable[MLP]]
+    config: eqx.AbstractVar[Any]
+    """With exploration_noise, target_noise and target_noise_clip."""
+
+    def policy(self) -> DeterministicPolicy:
+        """The online actor."""
+        return DeterministicPolicy(self.actor.parameters, self.actor.layout)
+
+    def explore(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
+        """The policy's action plus Gaussian noise, clipped to [-1, 1]."""
+        return explored(self.policy()(state), self.config.exploration_noise, key)
+
+    def smoothed_actions(
+        self, actor: Parameters, states: Float[Array, "batch state"], key: PRNGKeyArray
+    ) -> Float[Array, "batch action"]:
+        """The actions of a copy of the actor plus clipped noise (App. FaStR, Optimization)."""
+        actions = jax.vmap(DeterministicPolicy(actor, self.actor.layout))(states)
+        return smoothed(actions, self.config.target_noise, self.config.target_noise_clip, key)

@@ -11,12 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.base import AbstractAgent
 from fastr.agents.critics import bootstrapped, mean_value_loss, squared_error, worst_error
-from fastr.agents.deterministic import (
-    DeterministicPolicy,
-    actor_network,
-    explored,
-    smoothed,
-)
+from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
 from fastr.checks import require
 from fastr.errors import UserError
 from fastr.networks import MLP, Head
@@ -148,7 +143,7 @@ def twin_q(critics: Head, features: Float[Array, "batch feature"]) -> Float[Arra
     return jax.vmap(lambda critic: jax.vmap(critic)(features))(critics)
 
 
-class Spectral(AbstractAgent):
+class Spectral(AbstractDeterministicAgent):
     """Representation, twin critics and actor, with target copies of what they read."""
 
     representation: Trainable[AbstractRepresentation]
@@ -167,15 +162,13 @@ class Spectral(AbstractAgent):
     ) -> "Spectral":
         """An agent whose target copies start at the online networks."""
         target = Target(readable(representation), critics.parameters, actor.parameters)
-        return cls(representation, critics, actor, target, config)
-
-    def policy(self) -> DeterministicPolicy:
-        """The online actor."""
-        return DeterministicPolicy(self.actor.parameters, self.actor.layout)
-
-    def explore(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
-        """The policy's action plus Gaussian noise, clipped to [-1, 1]."""
-        return explored(self.policy()(state), self.config.exploration_noise, key)
+        return cls(
+            representation=representation,
+            critics=critics,
+            actor=actor,
+            target=target,
+            config=config,
+        )
 
     def update(
         self,
@@ -254,9 +247,8 @@ class Spectral(AbstractAgent):
         self, states: Float[Array, "batch state"], key: PRNGKeyArray
     ) -> Float[Array, "batch action"]:
         """The target actor's actions plus clipped noise (App. FaStR, Optimization)."""
-        policy = DeterministicPolicy(self.target.actor, self.actor.layout)
-        actions = jax.vmap(policy)(lowered(states, self.config.precision))
-        return smoothed(actions, self.config.target_noise, self.config.target_noise_clip, key)
+        seen = lowered(states, self.config.precision)
+        return self.smoothed_actions(self.target.actor, seen, key)
 
     def features(
         self,

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.agents.base import AbstractAgent
 from fastr.agents.critics import (
     bootstrapped,
     mean_value_loss,
@@ -20,12 +19,7 @@ from fastr.agents.critics import (
     squared_error,
     worst_error,
 )
-from fastr.agents.deterministic import (
-    DeterministicPolicy,
-    actor_network,
-    explored,
-    smoothed,
-)
+from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
 from fastr.checks import require
 from fastr.networks import MLP
 from fastr.optim import Adam, Parameters, Trainable, polyak
@@ -82,10 +76,16 @@ class TD3Config:
         actor = Trainable.of(
             actor_network(spec, self.hidden_dim, key=actor_key), Adam(self.actor_learning_rate)
         )
-        return TD3(critics, actor, critics.parameters, actor.parameters, self)
+        return TD3(
+            critics=critics,
+            actor=actor,
+            target_critics=critics.parameters,
+            target_actor=actor.parameters,
+            config=self,
+        )
 
 
-class TD3(AbstractAgent):
+class TD3(AbstractDeterministicAgent):
     """Twin critics on (s, a) and a deterministic actor, with target copies of both."""
 
     critics: Trainable[MLP]
@@ -93,14 +93,6 @@ class TD3(AbstractAgent):
     target_critics: Parameters
     target_actor: Parameters
     config: TD3Config = eqx.field(static=True)
-
-    def policy(self) -> DeterministicPolicy:
-        """The online actor."""
-        return DeterministicPolicy(self.actor.parameters, self.actor.layout)
-
-    def explore(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
-        """The policy's action plus Gaussian noise, clipped to [-1, 1]."""
-        return explored(self.policy()(state), self.config.exploration_noise, key)
 
     def update(
         self,
@@ -122,18 +114,18 @@ class TD3(AbstractAgent):
             rate = self.config.target_rate
             target_critics = polyak(self.target_critics, critics.parameters, rate)
             target_actor = polyak(self.target_actor, actor.parameters, rate)
-        agent = TD3(critics, actor, target_critics, target_actor, self.config)
+        agent = replace(
+            self,
+            critics=critics,
+            actor=actor,
+            target_critics=target_critics,
+            target_actor=target_actor,
+        )
         return agent, worst_error(values, td_target), fitted | gained
 
     def td_target(self, batch: Transition, key: PRNGKeyArray) -> Float[Array, " batch"]:
         """r + discount * min_k Q_k(s', a') at the target actor's action with clipped noise."""
-        policy = DeterministicPolicy(self.target_actor, self.actor.layout)
-        actions = smoothed(
-            jax.vmap(policy)(batch.next_state),
-            self.config.target_noise,
-            self.config.target_noise_clip,
-            key,
-        )
+        actions = self.smoothed_actions(self.target_actor, batch.next_state, key)
         critics = self.critics.layout.unpack(self.target_critics)
         values = jnp.min(plain_q(critics, batch.next_state, actions), axis=0)
         return bootstrapped(batch, values, self.config.discount)

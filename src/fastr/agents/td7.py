@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.activations import average_l1_norm, elu
-from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
+from fastr.agents.base import AbstractAgent, chosen
 from fastr.agents.critics import bootstrapped, worst_error
 from fastr.agents.deterministic import explored, smoothed
+from fastr.agents.td7_networks import Actor, Critic, Encoder, twin_q
+from fastr.agents.td7_policies import KeptPolicy, Pair, Trial
 from fastr.checks import require
-from fastr.networks import MLP, Linear
-from fastr.optim import Adam, Layout, Parameters, Trainable
+from fastr.optim import Adam, Parameters, Trainable
 from fastr.precision import Arithmetic
 from fastr.replay import PrioritizedReplay
 from fastr.spec import EnvSpec
@@ -79,11 +79,12 @@ class TD7Config:
         """A fresh agent for this environment."""
         encoder_key, critic_key, actor_key = jax.random.split(key, 3)
         adam = Adam(self.learning_rate)
-        encoder = Trainable.of(Encoder(spec, self, key=encoder_key), adam)
+        sizes = (spec, self.hidden_dim, self.embedding_dim)
+        encoder = Trainable.of(Encoder(*sizes, key=encoder_key), adam)
         critics = Trainable.of(
-            jax.vmap(lambda one: Critic(spec, self, key=one))(jax.random.split(critic_key)), adam
+            jax.vmap(lambda one: Critic(*sizes, key=one))(jax.random.split(critic_key)), adam
         )
-        actor = Trainable.of(Actor(spec, self, key=actor_key), adam)
+        actor = Trainable.of(Actor(*sizes, key=actor_key), adam)
         pair = Pair(actor.parameters, encoder.parameters)
         return TD7(
             encoder=encoder,
@@ -97,84 +98,6 @@ class TD7Config:
             trial=Trial.start(),
             config=self,
         )
-
-
-class Encoder(eqx.Module):
-    """zs(s) with AvgL1Norm, and zsa(zs, a)."""
-
-    state: MLP
-    pair: MLP
-
-    def __init__(self, spec: EnvSpec, config: TD7Config, *, key: PRNGKeyArray):
-        state_key, pair_key = jax.random.split(key)
-        hidden, size = [config.hidden_dim] * 2, config.embedding_dim
-        self.state = MLP((spec.state_dim, *hidden, size), elu, layer_norm=False, key=state_key)
-        self.pair = MLP(
-            (size + spec.action_dim, *hidden, size), elu, layer_norm=False, key=pair_key
-        )
-
-    def zs(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
-        """The embedding of a state."""
-        return average_l1_norm(self.state(state))
-
-    def zsa(
-        self, zs: Float[Array, " feature"], action: Float[Array, " action"]
-    ) -> Float[Array, " feature"]:
-        """The embedding of an action in an embedded state: the prediction of the next zs."""
-        return self.pair(jnp.concatenate([zs, action]))
-
-
-class Actor(eqx.Module):
-    """tanh of a network on the state and its embedding."""
-
-    inlet: Linear
-    body: MLP
-
-    def __init__(self, spec: EnvSpec, config: TD7Config, *, key: PRNGKeyArray):
-        inlet_key, body_key = jax.random.split(key)
-        hidden = config.hidden_dim
-        self.inlet = Linear(spec.state_dim, hidden, key=inlet_key)
-        sizes = (hidden + config.embedding_dim, hidden, hidden, spec.action_dim)
-        self.body = MLP(sizes, jax.nn.relu, layer_norm=False, key=body_key)
-
-    def __call__(
-        self, state: Float[Array, " state"], zs: Float[Array, " feature"]
-    ) -> Float[Array, " action"]:
-        """The action in this state."""
-        projected = average_l1_norm(self.inlet(state))
-        return jnp.tanh(self.body(jnp.concatenate([projected, zs])))
-
-
-class Critic(eqx.Module):
-    """Q from state, action and both embeddings."""
-
-    inlet: Linear
-    body: MLP
-
-    def __init__(self, spec: EnvSpec, config: TD7Config, *, key: PRNGKeyArray):
-        inlet_key, body_key = jax.random.split(key)
-        hidden = config.hidden_dim
-        self.inlet = Linear(spec.state_dim + spec.action_dim, hidden, key=inlet_key)
-        sizes = (hidden + 2 * config.embedding_dim, hidden, hidden, 1)
-        self.body = MLP(sizes, elu, layer_norm=False, key=body_key)
-
-    def __call__(
-        self,
-        state: Float[Array, " state"],
-        action: Float[Array, " action"],
-        zsa: Float[Array, " feature"],
-        zs: Float[Array, " feature"],
-    ) -> Float[Array, ""]:
-        """The value of one action in one state."""
-        projected = average_l1_norm(self.inlet(jnp.concatenate([state, action])))
-        return self.body(jnp.concatenate([projected, zsa, zs]))[0]
-
-
-class Pair(eqx.Module):
-    """An actor and the encoder it reads: a policy that can be kept."""
-
-    actor: Parameters
-    encoder: Parameters
 
 
 class Target(eqx.Module):
@@ -206,37 +129,6 @@ class Bounds(eqx.Module):
         low = jnp.minimum(self.seen[0], jnp.min(targets))
         high = jnp.maximum(self.seen[1], jnp.max(targets))
         return Bounds(jnp.stack([low, high]), self.used)
-
-
-class Trial(eqx.Module):
-    """The assessment of the behaviour policy, episode by episode."""
-
-    best: Float[Array, ""]
-    """The smallest return of the policy that is kept, over its assessment."""
-    smallest: Float[Array, ""]
-    """The smallest return of the policy on trial so far."""
-    episodes: Int[Array, ""]
-    late: Array
-    """Whether the time has come to ask for many episodes."""
-
-    @classmethod
-    def start(cls) -> "Trial":
-        """Nothing kept, nothing tried."""
-        zero = jnp.zeros((), jnp.int32)
-        return cls(jnp.asarray(-1e8), jnp.asarray(1e8), zero, jnp.zeros((), bool))
-
-
-class KeptPolicy(AbstractPolicy):
-    """The actor of a kept pair on its encoder's embedding."""
-
-    pair: Pair
-    actor_layout: Layout[Actor] = eqx.field(static=True)
-    encoder_layout: Layout[Encoder] = eqx.field(static=True)
-
-    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
-        """The action in this state."""
-        encoder = self.encoder_layout.unpack(self.pair.encoder)
-        return self.actor_layout.unpack(self.pair.actor)(state, encoder.zs(state))
 
 
 class TD7(AbstractAgent):
@@ -332,35 +224,23 @@ class TD7(AbstractAgent):
     def end_episode(self, episode_return: Float[Array, ""], updates: Int[Array, ""]) -> "TD7":
         """Judge the behaviour policy by one more episode; keep it, try on, or drop it.
 
-        A policy whose smallest return falls below the kept one's is dropped at once. One that has
-        held out for all its episodes is kept. Either way the next policy on trial is the newest
-        (policy checkpointing, App. TD7).
+        Kept or dropped, the next policy on trial is the newest (policy checkpointing, App. TD7).
         """
         # The official code trains in bursts between episodes; here updates run beside them, and
         # the policy that collects data still changes only in between (docs/methods.md).
-        trial = self.trial
         started = updates > 0
-        late = updates >= self.config.late_updates
-        best = jnp.where(late & ~trial.late, self.config.late_relaxation * trial.best, trial.best)
-        wanted = jnp.where(late, self.config.assessed_episodes, 1)
-        smallest = jnp.minimum(trial.smallest, episode_return)
-        episodes = trial.episodes + 1
-        dropped = smallest < best
-        kept = ~dropped & (episodes >= wanted)
-        over = dropped | kept
-        fresh = Trial.start()
-        judged = Trial(
-            best=jnp.where(kept, smallest, best),
-            smallest=jnp.where(over, fresh.smallest, smallest),
-            episodes=jnp.where(over, fresh.episodes, episodes),
-            late=late,
+        judged = self.trial.judged(
+            episode_return,
+            late=updates >= self.config.late_updates,
+            late_episodes=self.config.assessed_episodes,
+            relaxation=self.config.late_relaxation,
         )
         newest = Pair(self.actor.parameters, self.fixed_encoder)
         after = replace(
             self,
-            behaviour=chosen(over, newest, self.behaviour),
-            checkpoint=chosen(kept, self.behaviour, self.checkpoint),
-            trial=judged,
+            behaviour=chosen(judged.over, newest, self.behaviour),
+            checkpoint=chosen(judged.kept, self.behaviour, self.checkpoint),
+            trial=judged.trial,
         )
         return chosen(started, after, self)
 
@@ -373,17 +253,6 @@ class TD7(AbstractAgent):
             "critics": self.critics.net,
             "actor": self.actor.net,
         }
-
-
-def twin_q(
-    critics: Critic,
-    states: Float[Array, "batch state"],
-    actions: Float[Array, "batch action"],
-    zsa: Float[Array, "batch feature"],
-    zs: Float[Array, "batch feature"],
-) -> Float[Array, "2 batch"]:
-    """Both critics at every state and action."""
-    return jax.vmap(lambda critic: jax.vmap(critic)(states, actions, zsa, zs))(critics)
 
 
 def encoder_loss(encoder: Encoder, batch: Transition) -> tuple[Float[Array, ""], Metrics]:

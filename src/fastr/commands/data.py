@@ -11,7 +11,7 @@ import tyro
 
 from fastr.checks import require_seeds
 from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
-from fastr.errors import UserError
+from fastr.errors import UserError, write_errors
 from fastr.misfit.config import MisfitConfig
 
 TRANSITIONS = 100_000
@@ -163,7 +163,6 @@ class MisfitFigure:
     def run(self) -> int:
         """Read, draw, say what is missing."""
         from fastr.misfit.scatter import draw, missing, points, returns_of, write_table
-        from fastr.runs import write_errors
 
         found = points(self.reports, returns_of(self.returns))
         with write_errors(self.out):

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from fastr.commands.looking import opened
 from fastr.commands.show import Flag, Maybe, Run, print_json
-from fastr.errors import UserError
-from fastr.runs import RunDirectory, write_errors
+from fastr.errors import UserError, write_errors
+from fastr.runs import RunDirectory
 from fastr.trained import Trained
 
 CARD = "MODEL_CARD.md"

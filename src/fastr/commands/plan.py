@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fastr.commands.show import print_table
-from fastr.experiments import Unit
 from fastr.sweep import hours, state
 from fastr.sweep.hours import Hours, Prediction
+from fastr.units import Unit
 
 
 @dataclass(frozen=True)

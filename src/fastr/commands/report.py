@@ -8,13 +8,13 @@ from typing import Annotated
 import tyro
 
 from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
-from fastr.errors import UserError
+from fastr.envs.names import respelled
+from fastr.errors import UserError, write_errors
 from fastr.report.finals import Final
 from fastr.report.reading import Found, external, read
 from fastr.report.readme import update
-from fastr.report.sections import returns_grid
+from fastr.report.returns import returns_grid
 from fastr.report.writing import PAGE, Choices, made, sections, write
-from fastr.runs import write_errors
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,12 @@ class Report:
             found.series += external(name, task, path)
         if self.tasks:
             known = sorted({series.task for series in found.series})
-            if odd := [task for task in self.tasks if task not in known]:
+            wanted = [respelled(task) for task in self.tasks]
+            if odd := [task for task in wanted if task not in known]:
                 raise UserError(
                     f"--tasks {odd[0]}: nothing was measured on it, but on {', '.join(known)}."
                 )
-            found.series = [series for series in found.series if series.task in self.tasks]
+            found.series = [series for series in found.series if series.task in wanted]
         if found.empty:
             reason = f" {found.left_out[0]}" if found.left_out else ""
             raise UserError(f"There is nothing to report on.{reason}")

@@ -10,8 +10,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from fastr.errors import write_errors
 from fastr.letters import as_printed
-from fastr.runs import write_errors
 
 Value = TypeVar("Value")
 SAID = tyro.conf.arg(help_behavior_hint="")

@@ -10,12 +10,11 @@ from fastr.commands.show import Flag, Maybe, Several, Task, print_json, print_ta
 from fastr.commands.training import rows_of_all
 from fastr.config import METHODS, TrainConfig, grounded, on_this_device, preset
 from fastr.envs.names import spelled
-from fastr.errors import UserError
+from fastr.errors import UserError, write_errors
 from fastr.experiments import CONDITIONS
 from fastr.methods import AgentConfig
 from fastr.names import Preset
 from fastr.representations.ranking import RankingConfig
-from fastr.runs import write_errors
 
 LARGEST_BATCH = 2**14
 """Of a coverage, which scores all pairs of a batch in float64: 2 GiB for each noise level."""
@@ -48,8 +47,6 @@ class Ablation:
         """One method after the other, then the table."""
         out = self.out or Path("runs") / f"ablation-{spelled(self.task).replace(':', '-')}"
         configs = {method: self.config(method) for method in dict.fromkeys(self.methods)}
-        if not configs:
-            raise UserError("--methods is empty; name at least one.")
         return self.report(configs, rows_of_all(configs, out), out)
 
     def config(self, method: str) -> TrainConfig:
@@ -146,7 +143,7 @@ class Coverage:
 
         require_seeds((self.seed,), "seed")
         configs = {method: self.representation(method) for method in self.methods}
-        if not self.batch_sizes or min(self.batch_sizes) < 2:
+        if min(self.batch_sizes) < 2:
             raise UserError("--batch-sizes must name sizes of at least 2: one has no negatives.")
         if (largest := max(self.batch_sizes)) > LARGEST_BATCH:
             raise UserError(f"--batch-sizes {largest} is too large; at most {LARGEST_BATCH:,}.")

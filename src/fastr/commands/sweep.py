@@ -12,20 +12,11 @@ import tyro
 from fastr.checks import require
 from fastr.commands.plan import Plan
 from fastr.commands.show import Flag, Maybe, Several, print_json, print_table
-from fastr.errors import UserError
-from fastr.experiments import (
-    EXPERIMENTS,
-    FRAMES,
-    Grid,
-    Name,
-    Unit,
-    importing,
-    parted,
-    refuse_same_place,
-)
+from fastr.errors import UserError, write_errors
+from fastr.experiments import EXPERIMENTS, FRAMES, Name
 from fastr.interrupts import stop_requests, stopped_by
+from fastr.locks import locked
 from fastr.names import Method, Preset
-from fastr.runs import locked, write_errors
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, tail
 from fastr.sweep.engine import AbstractEngine
@@ -33,6 +24,7 @@ from fastr.sweep.hours import Hardware
 from fastr.sweep.local import LocalEngine, slots
 from fastr.sweep.schedule import Scheduler, Work
 from fastr.sweep.view import View, counted, summarized
+from fastr.units import Grid, Unit, importing, parted, refuse_same_place
 
 OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--keep", "--json")
 """Options of `fastr train` that a sweep sets itself."""

@@ -13,8 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fastr.checks import require_seeds
 from fastr.commands.show import Flag, places, print_json, print_table
-from fastr.errors import UserError, nearest
-from fastr.runs import write_errors
+from fastr.errors import UserError, nearest, write_errors
 
 if TYPE_CHECKING:
     from fastr.theory.report import Section

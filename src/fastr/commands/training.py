@@ -15,11 +15,12 @@ from fastr.commands.show import Flag, Maybe, Run, print_json, print_table
 from fastr.commands.watching import USUAL, Watching
 from fastr.config import TrainConfig, from_json, to_json
 from fastr.envs import module_of, require_imported
-from fastr.errors import RunError, StoppedError, UserError
+from fastr.errors import RunError, StoppedError, UserError, write_errors
 from fastr.interrupts import stop_requests, stopped_by
 from fastr.letters import say
 from fastr.pool import WorkerError
-from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference, provenance, write_errors
+from fastr.provenance import provenance
+from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference
 from fastr.summary import LAST, evaluations, summary
 
 ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."

@@ -72,9 +72,8 @@ def parse(task: str) -> SuiteTask | GymTask:
                 "or my_module:MyRobot-v0 if my_module registers them."
             )
         return GymTask(name)
-    known = {_spelling(str(name)): name for name in _suite_tasks()}
-    if _spelling(task) in known:
-        return known[_spelling(task)]
+    if (known := _KNOWN.get(_spelling(task))) is not None:
+        return known
     if re.search(r"-v\d+$|/", task) and _GYM_NAME.fullmatch(task):
         hint = f" Gymnasium environments are written gym:{task}."
     else:
@@ -83,10 +82,18 @@ def parse(task: str) -> SuiteTask | GymTask:
 
 
 def spelled(task: str) -> str:
-    """The one way to write a task: walker_walk is walker-walk, and its runs are compared."""
+    """The one way to write a task; UserError if there is no such task."""
+    parse(task)
+    return respelled(task)
+
+
+def respelled(task: str) -> str:
+    """A task in its one spelling: walker_walk is walker-walk, and its runs are compared.
+
+    For what somebody has written down: a name that means nothing here stays as it is.
+    """
     name, at, shifted = task.partition("@")
-    found = parse(task)
-    return f"{found if isinstance(found, SuiteTask) else name}{at}{shifted}"
+    return f"{_KNOWN.get(_spelling(name), name)}{at}{shifted}"
 
 
 def module_of(task: str) -> str:
@@ -120,3 +127,6 @@ def _suite_tasks() -> tuple[SuiteTask, ...]:
 def _spelling(name: str) -> str:
     """Hyphens for underscores: no two suite tasks differ only in these."""
     return name.replace("_", "-")
+
+
+_KNOWN = {_spelling(str(task)): task for task in _suite_tasks()}

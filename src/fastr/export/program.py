@@ -15,7 +15,7 @@ from fastr.activations import elu
 from fastr.agents.base import AbstractPolicy
 from fastr.agents.deterministic import DeterministicPolicy
 from fastr.agents.sac import MeanPolicy
-from fastr.agents.td7 import KeptPolicy
+from fastr.agents.td7_policies import KeptPolicy
 from fastr.envs import Bounds
 from fastr.learner import NormalizedPolicy
 from fastr.networks import MLP, LayerNorm, Linear

@@ -15,14 +15,15 @@ import numpy as np
 from fastr.datasets.base import Source, require_bounds
 from fastr.datasets.opening import open_source
 from fastr.datasets.store import Store, spool
-from fastr.errors import UserError
+from fastr.errors import UserError, write_errors
 from fastr.misfit.batches import Prepared, groups, prepare
 from fastr.misfit.config import MisfitConfig, to_json
 from fastr.misfit.fit import Fitted, fit, updates_of
 from fastr.misfit.report import Protocol, Tested, summarized
 from fastr.misfit.writing import write
 from fastr.progress import stage
-from fastr.runs import json_value, provenance, write_errors
+from fastr.provenance import provenance
+from fastr.runs import json_value
 
 
 def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastr.envs.names import respelled
 from fastr.errors import UserError
 from fastr.misfit.report import REPORT
 from fastr.plots import plotting
@@ -70,7 +71,7 @@ def points(reports: Sequence[Path], returns: Returns) -> list[Point]:
     found = []
     for path in reports:
         for entry in report_entries(path):
-            task = str(entry.get("task") or entry["name"])
+            task = task_of(entry)
             both = [returns.get((task, method)) for method in (FACTORED, JOINT)]
             gain = None if None in both else both[0] - both[1]  # pyright: ignore
             found.append(
@@ -99,6 +100,11 @@ def report_entries(path: Path) -> list[dict[str, Any]]:
     if not isinstance(entries, list) or not all(sound_entry(entry) for entry in entries):
         raise UserError(f"{file} is not a report of fastr misfit.")
     return entries
+
+
+def task_of(entry: dict[str, Any]) -> str:
+    """The task that a dataset is of, or its own name where it does not say."""
+    return respelled(str(entry.get("task") or entry["name"]))
 
 
 def sound_entry(entry: object) -> bool:
@@ -134,7 +140,7 @@ def run_returns(path: Path) -> Returns:
     ]
     if mean is None:
         raise UserError(f"{path} has no evaluation yet ({CONFIG} is there, rows are not).")
-    return {(str(train.get("task")), str(train.get("method"))): mean}
+    return {(respelled(str(train.get("task"))), str(train.get("method"))): mean}
 
 
 def table_returns(path: Path) -> Returns:
@@ -171,7 +177,7 @@ def curve_returns(path: Path, rows: list[dict[str, Any]]) -> Returns:
 
 def identity(row: dict[str, Any]) -> tuple[str, str]:
     """Task and method, the method as the command line spells it."""
-    return str(row["task"]), str(row["method"]).lower()
+    return respelled(str(row["task"])), str(row["method"]).lower()
 
 
 def number(path: Path, row: int, values: dict[str, Any], column: str) -> float:

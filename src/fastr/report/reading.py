@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastr.envs.names import respelled
 from fastr.errors import UserError
 from fastr.misfit.report import REPORT
 from fastr.misfit.scatter import COLUMNS, report_entries
@@ -155,7 +156,7 @@ def run_series(path: Path) -> Series:
         raise UserError(f"{path} has no evaluation yet.")
     settings = {name: value for name, value in flattened(train) if not isinstance(value, list)}
     return Series(
-        task=shown(train["task"]),
+        task=respelled(shown(train["task"])),
         method=shown(train["method"]),
         variant=run_variant(settings),
         curves=evaluations.curves,
@@ -263,7 +264,8 @@ def coverage_lines(path: Path) -> list[dict[str, Any]]:
 
 def external(name: str, task: str, path: Path) -> list[Series]:
     """Other people's curves: a CSV of frames, seed and return; TASK `all` takes its task column."""
-    if not shown(name) or not shown(task):
+    task = respelled(shown(task))
+    if not shown(name) or not task:
         raise UserError("--compare needs a NAME, a TASK and a FILE.")
     tables = csv_evaluations(path)
     with_tasks = all(key[0] for key in tables)
@@ -272,7 +274,7 @@ def external(name: str, task: str, path: Path) -> list[Series]:
     if len({key[0] for key in tables}) < len(tables):
         raise UserError(f"{path} has several methods; --compare takes files of one.")
     chosen = {
-        (own or shown(task)): evaluations
+        (own or task): evaluations
         for (own, _), evaluations in tables.items()
         if task == "all" or not own or own == task
     }

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastr.errors import UserError
+from fastr.errors import UserError, write_errors
 from fastr.report.content import Grid
 from fastr.report.finals import Final
-from fastr.report.sections import returns_grid
+from fastr.report.returns import returns_grid
 from fastr.report.tables import read_text
 from fastr.report.text import markdown
-from fastr.runs import write_errors
 
 BEGIN = "<!-- fastr report: begin; written by `fastr report`, not by hand -->"
 END = "<!-- fastr report: end -->"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fastr.envs.names import respelled
 from fastr.errors import UserError, nearest
 from fastr.report.tables import LARGEST, parsed, read_text
 from fastr.report.text import shown
@@ -69,6 +70,8 @@ def checked(content: dict[str, Any], path: Path) -> Sidecar:
     numbers = {
         name: number(content[name], name, path) for name in ("frames", "seconds") if name in content
     }
+    if "task" in texts:
+        texts["task"] = respelled(texts["task"])
     frames = numbers.get("frames")
     return Sidecar(
         kind=content["kind"],

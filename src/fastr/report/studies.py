@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from fastr.misfit.scatter import FACTORED, JOINT, Returns, missing, points, report_entries
+from fastr.misfit.scatter import (
+    FACTORED,
+    JOINT,
+    Returns,
+    missing,
+    points,
+    report_entries,
+    task_of,
+)
 from fastr.report.content import Bar, Cell, Grid, Intervals, Line, Lines, Scatter, Section
 from fastr.report.finals import Final
 from fastr.report.reading import Found
@@ -75,7 +83,7 @@ def misfit_section(found: Found, finals: Sequence[Final]) -> Section | None:
     if not found.misfits:
         return None
     entries = [entry for path in found.misfits for entry in report_entries(path)]
-    names = [shown(f"{e.get('task') or e['name']} ({e['name']})") for e in entries]
+    names = [shown(f"{task_of(entry)} ({entry['name']})") for entry in entries]
     charts: list[Any] = [
         Intervals(
             f"misfit-{kind}",

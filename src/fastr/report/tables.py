@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastr.envs.names import respelled
 from fastr.errors import UserError
 from fastr.report.series import Curve
 from fastr.report.text import shown
@@ -68,7 +69,7 @@ def csv_evaluations(path: Path) -> dict[Key, Evaluations]:
     points: dict[Key, dict[str, dict[int, float]]] = {}
     for i, line in enumerate(table_lines(path, COLUMNS), 2):
         place = f"{path}, line {i}"
-        key = shown(line.get("task", "")), shown(line.get("method", ""))
+        key = respelled(shown(line.get("task", ""))), shown(line.get("method", ""))
         frames, value = frame_number(line["frames"], place), finite(line["return"], place)
         seed = shown(line["seed"], 40)
         if not seed:

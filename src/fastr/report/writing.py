@@ -20,13 +20,12 @@ from fastr.report.finals import Final, finals, labels
 from fastr.report.latex import latex_table
 from fastr.report.page import page
 from fastr.report.reading import MADE_BY, Found
+from fastr.report.returns import returns_section, table_one
 from fastr.report.sections import (
     aggregate_section,
     clock_section,
     curves_section,
     efficiency_section,
-    returns_section,
-    table_one,
 )
 from fastr.report.series import united
 from fastr.report.studies import (

@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
-from fastr.experiments import Unit
 from fastr.processes import usable_cores
 from fastr.sweep.local import gpus
 from fastr.sweep.state import progress
+from fastr.units import Unit
 
 Hardware = Literal["NVIDIA H200", "2 CPU cores"]
 """What rates were measured on."""

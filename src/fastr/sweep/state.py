@@ -18,9 +18,9 @@ import numpy as np
 from fastr import checkpoints
 from fastr.checkpoints import ROWS
 from fastr.envs import module_of
-from fastr.errors import UserError
-from fastr.experiments import Unit, importing, parted
-from fastr.runs import CONFIG, RunDirectory, write_errors
+from fastr.errors import UserError, write_errors
+from fastr.runs import CONFIG, RunDirectory
+from fastr.units import Unit, importing, parted
 
 TAIL_BYTES = 2**18
 """Of rows.jsonl that are read to see how a run is doing."""

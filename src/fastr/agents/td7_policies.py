@@ -1,0 +1,88 @@
+"""Policies that TD7 keeps, and the trial of the next one (policy checkpointing, App. TD7)."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastr.agents.base import AbstractPolicy
+from fastr.agents.td7_networks import Actor, Encoder
+from fastr.optim import Layout, Parameters
+
+
+class Pair(eqx.Module):
+    """An actor and the encoder it reads: a policy that can be kept."""
+
+    actor: Parameters
+    encoder: Parameters
+
+
+class KeptPolicy(AbstractPolicy):
+    """The actor of a kept pair on its encoder's embedding."""
+
+    pair: Pair
+    actor_layout: Layout[Actor] = eqx.field(static=True)
+    encoder_layout: Layout[Encoder] = eqx.field(static=True)
+
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
+        """The action in this state."""
+        encoder = self.encoder_layout.unpack(self.pair.encoder)
+        return self.actor_layout.unpack(self.pair.actor)(state, encoder.zs(state))
+
+
+class Trial(eqx.Module):
+    """The assessment of the behaviour policy, episode by episode."""
+
+    best: Float[Array, ""]
+    """The smallest return of the policy that is kept, over its assessment."""
+    smallest: Float[Array, ""]
+    """The smallest return of the policy on trial so far."""
+    episodes: Int[Array, ""]
+    late: Array
+    """Whether the time has come to ask for many episodes."""
+
+    @classmethod
+    def start(cls) -> "Trial":
+        """Nothing kept, nothing tried."""
+        zero = jnp.zeros((), jnp.int32)
+        return cls(jnp.asarray(-1e8), jnp.asarray(1e8), zero, jnp.zeros((), bool))
+
+    def judged(
+        self,
+        episode_return: Float[Array, ""],
+        *,
+        late: Bool[Array, ""],
+        late_episodes: int,
+        relaxation: float,
+    ) -> "Verdict":
+        """After one more episode.
+
+        A policy whose smallest return falls below the kept one's is dropped at once. One that has
+        held out for all its episodes is kept: for one, or for `late_episodes` late in training.
+        When that time comes, the kept one's return is relaxed, once.
+        """
+        best = jnp.where(late & ~self.late, relaxation * self.best, self.best)
+        wanted = jnp.where(late, late_episodes, 1)
+        smallest = jnp.minimum(self.smallest, episode_return)
+        episodes = self.episodes + 1
+        dropped = smallest < best
+        kept = ~dropped & (episodes >= wanted)
+        over = dropped | kept
+        fresh = Trial.start()
+        trial = Trial(
+            best=jnp.where(kept, smallest, best),
+            smallest=jnp.where(over, fresh.smallest, smallest),
+            episodes=jnp.where(over, fresh.episodes, episodes),
+            late=late,
+        )
+        return Verdict(trial, kept, over)
+
+
+class Verdict(NamedTuple):
+    """What an episode has decided."""
+
+    trial: Trial
+    kept: Bool[Array, ""]
+    over: Bool[Array, ""]
+    """Kept or dropped: the next policy's turn."""

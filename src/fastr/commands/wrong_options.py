@@ -1,0 +1,89 @@
+"""What is said of options that are wrong: one sentence where the parser has a box."""
+
+import re
+from itertools import pairwise
+
+from fastr.errors import UserError, nearest
+
+SEVERAL = {
+    "--batch-sizes": "whole numbers",
+    "--compare": "NAME TASK FILE, and more such threes",
+    "--methods": "names of methods",
+    "--overlay": "return, factors or both",
+    "--reach": "numbers",
+    "--returns": "CSV files and run directories",
+    "--seeds": "whole numbers",
+    "--tasks": "names of tasks",
+    "--track": "tensorboard, wandb or both",
+}
+"""What options with several values take; the parser does not say it."""
+
+
+def refuse_bare(arguments: list[str]) -> None:
+    """Raise UserError for an option of several values that has none; the parser would take it."""
+    for word, following in pairwise([*arguments, "--"]):
+        option = word.replace("_", "-")
+        if option in SEVERAL and following.startswith("--"):
+            raise UserError(f"{option} needs a value: it takes {SEVERAL[option]}.")
+
+
+def one_sentence(box: str, usage: str) -> str:
+    """The first paragraph and the suggested options of a boxed message.
+
+    Where stdout is not UTF-8 the box is two rules of dashes, the first under the title.
+    """
+    lines = [line.strip("│ ").strip() for line in box.splitlines()]
+    body = [line for line in lines if line][1:]
+    body = body[1:] if body and set(body[0]) == {"-"} else body
+    end = next((i for i, line in enumerate(body) if set(line) <= set("─╰╯-")), len(body))
+    said = in_words(" ".join(body[:end]).rstrip(".")).removeprefix("Error parsing ")
+    if said.startswith("Missing from"):
+        return missing(said, usage)
+    suggested = [line.split()[0] for line in body[end:] if line.startswith("--")]
+    typed = next((word.strip(",:") for word in said.split() if word.startswith("--")), "")
+    return f"{said}.{nearest(typed, suggested)}" if typed not in suggested else f"{said}."
+
+
+def missing(said: str, usage: str) -> str:
+    """What a command needs, by the names in its line of usage, with the example there."""
+    _, name, place, *_ = usage.split()
+    example = usage[usage.index("fastr", 8) :]
+    listed = said.partition(": ")[2].split("(required)")
+    words = [part.split()[0] for part in listed if part.strip()]
+    needed = [word if word.startswith("--") else place for word in words]
+    return f"fastr {name} needs {' and '.join(needed)}, for example `{example}`."
+
+
+def in_words(said: str) -> str:
+    """What the parser and Python say of a value that cannot be, as a user would."""
+    several = r"Error parsing (--\S+): Could not find valid parse for arguments: (.+)"
+    said = re.sub(several, misfitting, said)
+    said = re.sub(r"Unrecognized options: ([^\s,]+).*", superfluous, said)
+    said = re.sub(
+        r"invalid choice '(.+)' for argument '(.+)'\. Expected one of (.+)", unknown, said
+    )
+    whole = r"invalid literal for int\(\) with base 10: (.+)"
+    said = re.sub(whole, r"\1 is not a whole number", said)
+    said = re.sub(r"could not convert string to float: (.+)", r"\1 is not a number", said)
+    # A value that may also be left out.
+    return re.sub(r"no type matching .* - <class '(?:int|float)'>: ", "", said)
+
+
+def superfluous(found: re.Match[str]) -> str:
+    """An option that there is not, or a word that belongs to none; the first of them."""
+    name = found[1].partition("=")[0]
+    return f"There is no option {name}" if name[0] == "-" else f"{name} is one word too many"
+
+
+def misfitting(found: re.Match[str]) -> str:
+    """Values that an option with several of them does not take."""
+    option, values = found[1], " ".join(re.findall(r"'([^']*)'", found[2])) or found[2]
+    takes = f"takes {SEVERAL[option]}; {values} is not that" if option in SEVERAL else ""
+    return f"{option} {takes or f'cannot be {values}'}"
+
+
+def unknown(found: re.Match[str]) -> str:
+    """A name that is none of those an option knows."""
+    known = [name for name in re.findall(r"'([^']+)'", found[3]) if name != "None"]
+    said = f"{found[2]} {found[1]}" if found[2].startswith("--") else found[1]
+    return f"{said} is unknown.{nearest(found[1], known)} It is one of {', '.join(known)}"
