@@ -439,6 +439,12 @@ def test_bench_reports_its_units_as_json(capsys):
     measured = report["milliseconds_per_joint_update"]
     assert report["measured_over_floor"] == pytest.approx(measured / max(floors))
     assert min(floors) > 0
+    loop, host = (report[f"loop_{whose}milliseconds_per_agent_step"] for whose in ("", "host_"))
+    assert report["loop_rate_over_update_rate"] == pytest.approx(measured / loop)
+    beside = host.pop("hand over the update, beside the rest")
+    assert len(host) == 3
+    assert min(beside, *host.values()) > 0
+    assert sum(host.values()) < loop
 
 
 @pytest.mark.parametrize(

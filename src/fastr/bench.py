@@ -12,6 +12,7 @@ from fastr.config import TrainConfig
 from fastr.count import Products, products
 from fastr.evaluate import Evaluator, evaluation_workers
 from fastr.learner import Cohort, Engine
+from fastr.looptime import loop_milliseconds
 from fastr.policies import snapshots
 from fastr.pool import EnvPool
 from fastr.profile import stages
@@ -48,6 +49,12 @@ def bench(
         "compile_seconds": compiled,
         "peak_memory_bytes": memory,
         "stage_milliseconds_per_agent_step": profile,
+    }
+    loop, host = loop_milliseconds(config, engine, most_steps=updates * repeats)
+    report |= {
+        "loop_milliseconds_per_agent_step": loop,
+        "loop_rate_over_update_rate": report["milliseconds_per_joint_update"] / loop,
+        "loop_host_milliseconds_per_agent_step": host,
     }
     return report | roofline(floors(config, spec, work), report["milliseconds_per_joint_update"])
 

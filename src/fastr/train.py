@@ -42,16 +42,17 @@ class Pending(NamedTuple):
 class Trainer:
     """One run in progress: the device's state, the host's state, and the processes beside them."""
 
-    def __init__(self, config: TrainConfig, run: RunWriter, pool: EnvPool, evaluator: Evaluator):
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunWriter,
+        pool: EnvPool,
+        evaluator: Evaluator,
+        engine: Engine,
+    ):
         self.config, self.run, self.pool, self.evaluator = config, run, pool, evaluator
-        self.engine = Engine(
-            config.agent,
-            pool.spec,
-            config.seeds,
-            capacity=config.capacity,
-            random_steps=config.random_steps,
-        )
-        self.cohort: Cohort = self.engine.init()
+        self.engine = engine
+        self.cohort: Cohort = engine.init()
         self.host = Host.start(len(config.seeds))
         self.rows = np.zeros((0, pool.spec.row_dim), np.float32)
         """The last transition of every seed, on its way to the device."""
@@ -90,15 +91,15 @@ class Trainer:
             # Dispatched before the actions are waited for: the device goes from one update to the
             # next without a pause. That takes an accelerator's host a millisecond, hence a thread
             # of its own: actions arrive and simulators run meanwhile.
-            self.update = self.dispatcher.submit(self.engine.improve, self.cohort)
-        actions = np.asarray(actions)
+            self.update = self.dispatcher.submit(self.improve, self.cohort)
+        actions = self.fetch(actions)
         if step % HEALTH_STEPS == 0 or not np.isfinite(actions).all():
             self.finish_update()
             self.check_health()
         self.pool.send(actions)
         if self.pending is not None and self.pending.evaluation.done():
             self.record_evaluation()
-        arrived = self.pool.receive()
+        arrived = self.receive()
         self.finish_update()
         self.take_in(actions, arrived)
         self.host.next_step = step + 1
@@ -111,6 +112,18 @@ class Trainer:
         if every and frames and frames % every == 0 and not last:
             self.check_health()
             self.save()
+
+    def improve(self, cohort: Cohort) -> tuple[Cohort, jax.Array]:
+        """Hand one update to the device; its results are still on their way."""
+        return self.engine.improve(cohort)
+
+    def fetch(self, actions: jax.Array) -> Float[np.ndarray, "seed action"]:
+        """Wait for the actions."""
+        return np.asarray(actions)
+
+    def receive(self) -> Steps:
+        """Wait for the simulators."""
+        return self.pool.receive()
 
     def finish_update(self) -> None:
         """Take over the update being dispatched, if there is one; it may still run."""
@@ -313,7 +326,14 @@ def train(
             task, frame_skip, config.agent, workers=workers, patience_seconds=patience
         ) as evaluator,
     ):
-        trainer = Trainer(config, run, pool, evaluator)
+        engine = Engine(
+            config.agent,
+            pool.spec,
+            config.seeds,
+            capacity=config.capacity,
+            random_steps=config.random_steps,
+        )
+        trainer = Trainer(config, run, pool, evaluator, engine)
         trainer.listeners.extend(listeners)
         trainer.begin(checkpoint)
         trainer.loop(stopped)

@@ -83,6 +83,19 @@ class Bench:
             ("stage", "ms per agent step"),
             [(name, f"{value:.3f}") for name, value in stages.items()],
         )
+        print_table(
+            "The host of the training loop",
+            ("part", "ms per agent step"),
+            [
+                (name, f"{value:.3f}")
+                for name, value in result["loop_host_milliseconds_per_agent_step"].items()
+            ],
+        )
+        print(
+            f"training loop: {result['loop_milliseconds_per_agent_step']:.2f} ms per agent step "
+            "while an evaluation is played, "
+            f"{result['loop_rate_over_update_rate']:.0%} of the update's own rate"
+        )
         arithmetic, memory = (
             result[f"{kind}_floor_milliseconds"] for kind in ("arithmetic", "memory")
         )

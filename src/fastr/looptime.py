@@ -1,0 +1,99 @@
+"""The training loop with all its parts, timed: what it costs beside the update."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from fastr.config import TrainConfig, to_json
+from fastr.evaluate import Evaluator, evaluation_workers
+from fastr.learner import Cohort, Engine
+from fastr.pool import EnvPool, Steps
+from fastr.runs import RunWriter
+from fastr.train import Trainer
+
+WARM_STEPS = 20
+LONGEST_SECONDS = 15.0
+"""After which the loop has been seen long enough, be its steps few."""
+
+
+class TimedTrainer(Trainer):
+    """A trainer that adds up where its host spends the time."""
+
+    def __init__(self, *parts: Any):
+        super().__init__(*parts)
+        self.seconds: dict[str, float] = {}
+
+    def timed(self, part: str, function: Callable, *arguments: Any) -> Any:
+        """What the function gives, its time booked under this part of a step."""
+        start = time.perf_counter()
+        result = function(*arguments)
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+        return result
+
+    def act(self) -> jax.Array:
+        """Hand the last transitions to the device."""
+        return self.timed("hand over transitions", super().act)
+
+    def improve(self, cohort: Cohort) -> tuple[Cohort, jax.Array]:
+        """Hand one update to the device."""
+        return self.timed("hand over the update, beside the rest", super().improve, cohort)
+
+    def fetch(self, actions: jax.Array) -> Float[np.ndarray, "seed action"]:
+        """Wait for the actions."""
+        return self.timed("wait for actions", super().fetch, actions)
+
+    def receive(self) -> Steps:
+        """Wait for the simulators."""
+        return self.timed("wait for simulators", super().receive)
+
+
+def loop_milliseconds(
+    config: TrainConfig, engine: Engine, *, most_steps: int
+) -> tuple[float, dict[str, float]]:
+    """One agent step of the loop while an evaluation is played, and its host's part in that.
+
+    Simulators, evaluation and records are those of a training; only nothing is saved.
+    """
+    # Updates from the beginning: what they learn from does not matter to their time.
+    config = replace(config, random_frames=config.frame_skip, checkpoint_frames=0)
+    workers = evaluation_workers(len(config.seeds), config.eval_episodes)
+    with (
+        TemporaryDirectory() as folder,
+        RunWriter.create(Path(folder) / "run", {"train": to_json(config), "provenance": {}}) as run,
+        EnvPool(config.task, config.frame_skip, config.seeds) as pool,
+        Evaluator(config.task, config.frame_skip, config.agent, workers=workers) as evaluator,
+    ):
+        evaluator.wait_until_started()
+        trainer = TimedTrainer(config, run, pool, evaluator, engine)
+        warm_up(trainer)
+        trainer.seconds.clear()
+        first = trainer.host.next_step
+        start = time.perf_counter()
+        while trainer.host.next_step < first + most_steps:
+            trainer.step()
+            if time.perf_counter() - start > LONGEST_SECONDS:
+                break
+        jax.block_until_ready(trainer.cohort)
+        each = 1e3 / (trainer.host.next_step - first)
+        total = each * (time.perf_counter() - start)
+        return total, {part: each * spent for part, spent in trainer.seconds.items()}
+
+
+def warm_up(trainer: Trainer) -> None:
+    """A few steps, so that every program is there, then a fresh evaluation."""
+    trainer.begin(None)
+    for _ in range(WARM_STEPS):
+        trainer.step()
+    nobody = np.zeros(len(trainer.config.seeds))
+    trainer.cohort = trainer.engine.end_episodes(
+        trainer.cohort, nobody.astype(np.float32), nobody.astype(bool)
+    )
+    trainer.start_evaluation(0)
+    jax.block_until_ready(trainer.cohort)
