@@ -132,11 +132,14 @@ def test_dictionary_observations_are_flat_in_the_spaces_order():
 
 
 def test_suite_observations_are_flat_in_the_suites_order():
+    from dm_control import suite
+
     environment = load("humanoid-walk", 1)
     state = environment.reset(0)
     keys = ["joint_angles", "head_height", "extremities", "torso_vertical", "com_velocity"]
     physics = environment._env.physics
-    assert list(environment._env.observation_spec())[:5] == keys
+    assert [part.name for part in environment.parts][:5] == keys
+    assert list(suite.load("humanoid", "walk").observation_spec())[:5] == keys
     np.testing.assert_array_equal(state[:21], physics.joint_angles().astype(np.float32))
     assert state[21] == np.float32(physics.head_height())
 

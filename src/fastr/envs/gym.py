@@ -51,8 +51,11 @@ class Gym(Simulator):
 
     def _advance(self, control: np.ndarray) -> Frame:
         action = control.astype(self._actions.dtype)
-        observation, reward, terminated, truncated, _ = self._env.step(action)
-        return Frame(float(reward), observation, bool(terminated), bool(truncated))
+        self._seen, reward, terminated, truncated, _ = self._env.step(action)
+        return Frame(float(reward), bool(terminated), bool(truncated))
+
+    def _observation(self) -> Any:
+        return self._seen
 
     def _image(self, height: int, width: int) -> np.ndarray:
         from PIL import Image, ImageOps

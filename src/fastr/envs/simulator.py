@@ -33,10 +33,9 @@ class Affine:
 
 
 class Frame(NamedTuple):
-    """One frame of a simulator, the observation as the simulator gives it."""
+    """One frame of a simulator."""
 
     reward: float
-    observation: Any
     terminated: bool
     truncated: bool
 
@@ -56,6 +55,10 @@ class Simulator(Environment):
         """Simulate one frame."""
 
     @abc.abstractmethod
+    def _observation(self) -> Any:
+        """The last frame's observation, as the simulator gives it."""
+
+    @abc.abstractmethod
     def _image(self, height: int, width: int) -> np.ndarray:
         """Draw the scene."""
 
@@ -69,7 +72,7 @@ class Simulator(Environment):
                 break
             frame = self._advance(control)
             reward += frame.reward
-        return Step(reward, self._flat(frame.observation), frame.terminated, frame.truncated)
+        return Step(reward, self._flat(self._observation()), frame.terminated, frame.truncated)
 
     def frame(self, height: int, width: int) -> UInt8[np.ndarray, "height width 3"]:
         """Draw the scene, if that was asked for at load and the size is within bounds."""

@@ -39,18 +39,23 @@ class Suite(Simulator):
         self.parts = tuple(Part(key, math.prod(part.shape)) for key, part in parts.items())
         self.spec = EnvSpec(sum(part.size for part in self.parts), actions.shape[0])
         self._frames = 0
+        # Of the frames that an action is held for, only the last one's observation is read: it is
+        # made when it is asked for, not by every step of the suite's environment.
+        self._observe = self._env.task.get_observation
+        self._env.task.get_observation = lambda _: {}
 
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
         """Start the episode that the task draws from this seed."""
         # The task keeps its generator across episodes: reseeding it in place forgets the past.
         self._env.task.random.seed(seed)
         self._frames = 0
-        return self._flat(self._env.reset().observation)
+        self._env.reset()
+        return self._flat(self._observation())
 
     def robot(self) -> Robot:
         """The physics behind the task: every task of the suite has one."""
-        physics, task = self._env.physics, self._env.task
-        observe = lambda: self._flat(task.get_observation(physics))  # noqa: E731
+        physics = self._env.physics
+        observe = lambda: self._flat(self._observation())  # noqa: E731
         return Robot(physics.model.ptr, physics.data.ptr, observe)
 
     def close(self) -> None:
@@ -63,7 +68,10 @@ class Suite(Simulator):
         over = timestep.last() or self._frames >= self._last_frame
         terminated = timestep.last() and timestep.discount == 0.0
         reward = float(timestep.reward)
-        return Frame(reward, timestep.observation, terminated, over and not terminated)
+        return Frame(reward, terminated, over and not terminated)
+
+    def _observation(self) -> Any:
+        return self._observe(self._env.physics)
 
     def _image(self, height: int, width: int) -> np.ndarray:
         return self._env.physics.render(height, width, camera_id=0)
