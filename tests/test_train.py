@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -17,7 +18,9 @@ from fastr.commands.training import rows_of_all
 from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import RunError, StoppedError
 from fastr.interrupts import stop_requests
+from fastr.learner import Engine
 from fastr.runs import RunDirectory, RunWriter
+from fastr.spec import EnvSpec
 from fastr.train import train
 
 HERE, INHERITED = os.path.dirname(__file__), os.environ.get("PYTHONPATH")
@@ -272,6 +275,27 @@ def test_a_loss_that_turns_non_finite_stops_the_run(tmp_path):
     assert "Seed 3" in message
     assert "since update" in message
     assert str(path) in message
+
+
+@pytest.mark.parametrize("method", ["fastr", "ctrl-sr", "diff-sr", "sac", "td3", "td7"])
+def test_no_program_changes_the_types_of_what_the_others_are_compiled_for(method):
+    spec = EnvSpec(3, 1)
+    agent = preset("", method, "quick").agent
+    engine = Engine(agent, spec, (3, 7), capacity=64, random_steps=1)
+    start = jax.eval_shape(engine.init)
+    arrived = np.zeros((2, spec.row_dim + spec.state_dim), np.float32)
+    returns, over = np.zeros(2, np.float32), np.zeros(2, bool)
+    for after in (
+        jax.eval_shape(engine._interact, start, arrived)[0],
+        jax.eval_shape(engine._improve, start)[0],
+        jax.eval_shape(engine._end_episodes, start, returns, over),
+    ):
+        assert types(after) == types(start)
+
+
+def types(tree) -> list[tuple]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(str(path), leaf.shape, leaf.dtype, leaf.weak_type) for path, leaf in leaves]
 
 
 def test_seeds_share_out_over_devices():

@@ -45,8 +45,10 @@ class Trial(eqx.Module):
     @classmethod
     def start(cls) -> "Trial":
         """Nothing kept, nothing tried."""
-        zero = jnp.zeros((), jnp.int32)
-        return cls(jnp.asarray(-1e8), jnp.asarray(1e8), zero, jnp.zeros((), bool))
+        # With their type: an inferred one changes when the first episode ends, and the update would
+        # be compiled a second time.
+        best, smallest = (jnp.asarray(value, jnp.float32) for value in (-1e8, 1e8))
+        return cls(best, smallest, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
 
     def judged(
         self,
