@@ -445,6 +445,15 @@ def test_bench_reports_its_units_as_json(capsys):
     assert len(host) == 3
     assert min(beside, *host.values()) > 0
     assert sum(host.values()) < loop
+    assert report["loop_share_beside_an_evaluation"] == 1
+
+
+def test_bench_says_when_its_evaluation_was_over_early(capsys):
+    arguments = ["bench", "toy_envs:Count-v0", "--method", "td3", "--preset", "quick"]
+    sizes = ["--hidden-dim", "8", "--batch-size", "8", "--updates", "1000", "--repeats", "1"]
+    assert run([*arguments, *sizes, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert 0 < report["loop_share_beside_an_evaluation"] < 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fastr.config import TrainConfig
 from fastr.count import Products, products
 from fastr.evaluate import Evaluator, evaluation_workers
 from fastr.learner import Cohort, Engine
-from fastr.looptime import loop_milliseconds
+from fastr.looptime import loop_times
 from fastr.policies import snapshots
 from fastr.pool import EnvPool
 from fastr.profile import stages
@@ -50,13 +50,10 @@ def bench(
         "peak_memory_bytes": memory,
         "stage_milliseconds_per_agent_step": profile,
     }
-    loop, host = loop_milliseconds(config, engine, most_steps=updates * repeats)
-    report |= {
-        "loop_milliseconds_per_agent_step": loop,
-        "loop_rate_over_update_rate": report["milliseconds_per_joint_update"] / loop,
-        "loop_host_milliseconds_per_agent_step": host,
-    }
-    return report | roofline(floors(config, spec, work), report["milliseconds_per_joint_update"])
+    loop = loop_times(config, engine, most_steps=updates * repeats)
+    update = report["milliseconds_per_joint_update"]
+    share = {"loop_rate_over_update_rate": update / loop["loop_milliseconds_per_agent_step"]}
+    return report | loop | share | roofline(floors(config, spec, work), update)
 
 
 def update_times(

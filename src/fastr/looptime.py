@@ -54,12 +54,11 @@ class TimedTrainer(Trainer):
         return self.timed("wait for simulators", super().receive)
 
 
-def loop_milliseconds(
-    config: TrainConfig, engine: Engine, *, most_steps: int
-) -> tuple[float, dict[str, float]]:
-    """One agent step of the loop while an evaluation is played, and its host's part in that.
+def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[str, Any]:
+    """One agent step of the loop from the start of an evaluation on, and its host's part in that.
 
-    Simulators, evaluation and records are those of a training; only nothing is saved.
+    Simulators, evaluation and records are those of a training; only nothing is saved. A short
+    evaluation is over before the last step: the share of steps that had it beside them is said.
     """
     # Updates from the beginning: what they learn from does not matter to their time.
     config = replace(config, random_frames=config.frame_skip, checkpoint_frames=0)
@@ -74,16 +73,21 @@ def loop_milliseconds(
         trainer = TimedTrainer(config, run, pool, evaluator, engine)
         warm_up(trainer)
         trainer.seconds.clear()
-        first = trainer.host.next_step
+        first, evaluating = trainer.host.next_step, 0
         start = time.perf_counter()
         while trainer.host.next_step < first + most_steps:
             trainer.step()
+            evaluating += trainer.pending is not None
             if time.perf_counter() - start > LONGEST_SECONDS:
                 break
         jax.block_until_ready(trainer.cohort)
-        each = 1e3 / (trainer.host.next_step - first)
-        total = each * (time.perf_counter() - start)
-        return total, {part: each * spent for part, spent in trainer.seconds.items()}
+        seconds, steps = time.perf_counter() - start, trainer.host.next_step - first
+        host = {part: 1e3 * spent / steps for part, spent in trainer.seconds.items()}
+        return {
+            "loop_milliseconds_per_agent_step": 1e3 * seconds / steps,
+            "loop_share_beside_an_evaluation": evaluating / steps,
+            "loop_host_milliseconds_per_agent_step": host,
+        }
 
 
 def warm_up(trainer: Trainer) -> None:

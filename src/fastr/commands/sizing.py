@@ -92,8 +92,8 @@ class Bench:
             ],
         )
         print(
-            f"training loop: {result['loop_milliseconds_per_agent_step']:.2f} ms per agent step "
-            "while an evaluation is played, "
+            f"training loop: {result['loop_milliseconds_per_agent_step']:.2f} ms per agent step, "
+            f"{result['loop_share_beside_an_evaluation']:.0%} of them beside an evaluation, "
             f"{result['loop_rate_over_update_rate']:.0%} of the update's own rate"
         )
         arithmetic, memory = (
