@@ -456,6 +456,14 @@ def test_bench_says_when_its_evaluation_was_over_early(capsys):
     assert 0 < report["loop_share_beside_an_evaluation"] < 1
 
 
+def test_bench_needs_nothing_of_the_run_it_would_inherit_from(capsys):
+    arguments = ["bench", "gym:Pendulum-v1", "--preset", "quick", "--updates", "1", "--json"]
+    sizes = ["--feature-dim", "8", "--hidden-dim", "8", "--batch-size", "8", "--noise-levels", "1"]
+    kept = ["--keep", "state-factor", "--source", "nowhere"]
+    assert run([*arguments, "--repeats", "1", *sizes, *kept]) == 0
+    assert json.loads(capsys.readouterr().out)["loop_milliseconds_per_agent_step"] > 0
+
+
 @pytest.mark.parametrize(
     ("task", "said"),
     [

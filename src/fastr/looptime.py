@@ -60,8 +60,9 @@ def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[
     Simulators, evaluation and records are those of a training; only nothing is saved. A short
     evaluation is over before the last step: the share of steps that had it beside them is said.
     """
-    # Updates from the beginning: what they learn from does not matter to their time.
-    config = replace(config, random_frames=config.frame_skip, checkpoint_frames=0)
+    # Updates from the beginning, of fresh networks: what they learn from, and what they would have
+    # taken from another run, does not matter to their time.
+    config = replace(config, random_frames=config.frame_skip, checkpoint_frames=0, source="")
     workers = evaluation_workers(len(config.seeds), config.eval_episodes)
     with (
         TemporaryDirectory() as folder,
