@@ -40,6 +40,7 @@ WRONG = {
     "no method": (["info", "walker-walk", "--method"], ["--method needs a name. It is one of"]),
     "no methods": (["ablation", "walker-walk", "--methods"], ["--methods needs a value: it takes"]),
     "no sizes": (["coverage", "walker-walk", "--batch_sizes", "--json"], ["--batch-sizes needs"]),
+    "no seeds =": (["info", "walker-walk", "--seeds=", "0"], ["--seeds needs a value: it takes"]),
     "no tracker": (["resume", "nowhere", "--track"], ["--track needs a value: it takes tensor"]),
     "not a number": (["info", "walker-walk", "--frames", "many"], ["--frames", "many"]),
     "seed twice": (["train", "walker-walk", "--seeds", "1", "1"], ["--seeds", "once"]),

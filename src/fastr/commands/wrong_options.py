@@ -22,8 +22,9 @@ SEVERAL = {
 def refuse_bare(arguments: list[str]) -> None:
     """Raise UserError for an option of several values that has none; the parser would take it."""
     for word, following in pairwise([*arguments, "--"]):
-        option = word.replace("_", "-")
-        if option in SEVERAL and following.startswith("--"):
+        name, equals, value = word.partition("=")
+        option, bare = name.replace("_", "-"), not value if equals else following.startswith("--")
+        if option in SEVERAL and bare:
             raise UserError(f"{option} needs a value: it takes {SEVERAL[option]}.")
 
 
