@@ -144,6 +144,25 @@ def test_suite_observations_are_flat_in_the_suites_order():
     assert state[21] == np.float32(physics.head_height())
 
 
+@pytest.mark.parametrize("task", ["humanoid-walk", "quadruped-run", "finger-turn_hard"])
+def test_states_are_what_the_suite_itself_observes(task):
+    from dm_control import suite
+
+    ours, theirs = load(task, 2), suite.load(*task.split("-"), task_kwargs={"random": 0})
+
+    def seen(timestep):
+        return np.concatenate([np.ravel(part) for part in timestep.observation.values()])
+
+    for seed in (3, 4):
+        theirs.task.random.seed(seed)
+        np.testing.assert_array_equal(ours.reset(seed), seen(theirs.reset()).astype(np.float32))
+        for action in actions(ours.spec, 5):
+            frames = [theirs.step(ours._rescaled(action)) for _ in range(2)]
+            step = ours.step(action)
+            assert step.reward == sum(frame.reward for frame in frames)
+            np.testing.assert_array_equal(step.next_state, seen(frames[-1]).astype(np.float32))
+
+
 # Ends of episodes
 
 
