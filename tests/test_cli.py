@@ -362,7 +362,10 @@ def test_help_breaks_a_line_where_the_next_word_does_not_fit(name, capsys, monke
     with pytest.raises(SystemExit):
         run([name, "--help"])
     description, options = capsys.readouterr().out.split("\n\n ", 1)
-    assert not re.search(r"\S\n\S", description)
+    _, *paragraphs = description.split("\n\n")
+    for line, following in pairwise("\n\n".join(paragraphs).splitlines()):
+        assert max(map(len, (line, following))) <= 80
+        assert not line or not following or len(f"{line} {following.split()[0]}") > 80
     breaks = 0
     for line, following in pairwise(options.splitlines()):
         column = len(following) - len(following.lstrip())

@@ -273,7 +273,7 @@ def parsed(
     """Options from arguments; what the parser has to say comes as one sentence."""
     import tyro
 
-    from fastr.commands.paragraphs import Paragraphs, joined
+    from fastr.commands.paragraphs import Paragraphs, wrapped
 
     refuse_bare(arguments)
     said = io.StringIO()
@@ -283,7 +283,7 @@ def parsed(
             return tyro.cli(  # pyright: ignore[reportReturnType]
                 kind,
                 prog=f"fastr {name}",
-                description=joined(kind.__doc__ or ""),
+                description=wrapped(kind.__doc__ or ""),
                 args=arguments,
                 default=default,
                 config=markers,

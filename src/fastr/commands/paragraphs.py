@@ -1,6 +1,8 @@
 """Help texts that break where the terminal does, not where the lines of a docstring do."""
 
 import re
+import shutil
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -44,3 +46,15 @@ def joined_help(text: Help) -> str | None:
 def joined(text: str) -> str:
     """Every paragraph in one line."""
     return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
+
+
+def wrapped(text: str) -> str:
+    """Every paragraph in lines of the terminal's width: the parser breaks none above the options.
+
+    It joins a line that begins with a letter to the one before, hence the hanging indent.
+    """
+    width = shutil.get_terminal_size().columns
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n\n".join(map(wrapper.fill, joined(text).split("\n\n")))

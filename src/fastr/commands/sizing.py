@@ -50,7 +50,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Bench:
-    """Time the update of all seeds, where its time goes, and what this machine could do at best."""
+    """Time all seeds' update and the loop around it, beside what this machine could do at best."""
 
     config: TrainConfig
     updates: int = 20
