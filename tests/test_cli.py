@@ -424,6 +424,13 @@ def test_help_without_arguments_lists_the_commands():
         assert f"fastr {name}" in shown.stdout
 
 
+def test_help_is_given_behind_an_option_without_its_values(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(["info", "--seeds", "--help"])
+    assert ended.value.code == 0
+    assert "usage: fastr info" in capsys.readouterr().out
+
+
 def test_bench_reports_its_units_as_json(capsys):
     sizes = ["--feature-dim", "8", "--hidden-dim", "8", "--batch-size", "8", "--noise-levels", "1"]
     arguments = ["bench", "gym:Pendulum-v1", "--preset", "quick", "--updates", "2", "--json"]

@@ -18,7 +18,7 @@ from fastr.pool import EnvPool, Steps
 from fastr.runs import RunWriter
 from fastr.train import Trainer
 
-WARM_STEPS = 20
+WARM_STEPS = 3
 LONGEST_SECONDS = 15.0
 """After which the loop has been seen long enough, be its steps few."""
 

@@ -21,6 +21,8 @@ SEVERAL = {
 
 def refuse_bare(arguments: list[str]) -> None:
     """Raise UserError for an option of several values that has none; the parser would take it."""
+    if {"-h", "--help"} & set(arguments):
+        return
     for word, following in pairwise([*arguments, "--"]):
         name, equals, value = word.partition("=")
         option, bare = name.replace("_", "-"), not value if equals else following.startswith("--")
