@@ -126,9 +126,12 @@ def test_it_recovers_the_denoiser_of_gaussian_next_states():
 
     @jax.jit
     def learned(key):
-        init_key, data_key = jax.random.split(key)
+        init_key, data_key, late_key = jax.random.split(key, 3)
         trainable = Trainable.of(config.init(spec, init_key), Adam(3e-3))
-        trainable, _ = jax.lax.scan(step, trainable, jax.random.split(data_key, 1500))
+        trainable, _ = jax.lax.scan(step, trainable, jax.random.split(data_key, 1000))
+        # Then small steps: what is left is the network's error, not the last batches'.
+        trainable = replace(trainable, adam=Adam(3e-4))
+        trainable, _ = jax.lax.scan(step, trainable, jax.random.split(late_key, 500))
         return trainable.net
 
     with optimised():
@@ -149,4 +152,5 @@ def test_it_recovers_the_denoiser_of_gaussian_next_states():
             found = denoised(
                 net, jnp.tile(feature, (grid.size, 1)), noisy[:, None], jnp.full(grid.size, level)
             )[:, 0]
+            # In 26 trainings with other seeds the largest was 0.092.
             assert np.sqrt(np.mean((found - expected) ** 2)) < 0.12
