@@ -58,7 +58,7 @@ def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[
     """One agent step of the loop from the start of an evaluation on, and its host's part in that.
 
     Simulators, evaluation and records are those of a training; only nothing is saved. A short
-    evaluation is over before the last step: the share of steps that had it beside them is said.
+    evaluation is over before the last step: the share of steps that began beside it is said.
     """
     # Updates from the beginning, of fresh networks: what they learn from, and what they would have
     # taken from another run, does not matter to their time.
@@ -77,8 +77,8 @@ def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[
         first, evaluating = trainer.host.next_step, 0
         start = time.perf_counter()
         while trainer.host.next_step < first + most_steps:
-            trainer.step()
             evaluating += trainer.pending is not None
+            trainer.step()
             if time.perf_counter() - start > LONGEST_SECONDS:
                 break
         jax.block_until_ready(trainer.cohort)
