@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fastr.cli import run
 from fastr.commands.report import Report
+from fastr.plots import CROWDED, picture
 from fastr.report.colors import color
 from fastr.report.finals import finals
 from fastr.report.published import published
@@ -356,6 +358,27 @@ def test_all_results_with_returns_are_read(monkeypatch):
     found = read([Path("results")])
     assert found.left_out == []
     assert all(origin.commit for series in found.series for origin in series.origins)
+
+
+def test_nine_variants_of_a_method_differ_in_dashes():
+    variants = [f"m{i}{kind}" for i in range(9) for kind in ("", *(f", {n}" for n in range(8)))]
+    for method in ("m0", "m8"):
+        looks = {color(name, variants) for name in variants if name.split(",")[0] == method}
+        assert len(looks) == 9
+
+
+def test_the_names_of_many_lines_stand_beside_them(tmp_path):
+    widths = []
+    for count in (CROWDED, CROWDED + 1):
+        path = tmp_path / f"{count}.png"
+        with picture(path) as axes:
+            for i in range(count):
+                axes.plot([0, 1], [i, i], label=f"line {i}")
+        widths.append(Image.open(path).width)
+        # Left of the axes' right end, or to the right of it.
+        inside = axes.get_legend().get_window_extent().x0 < axes.get_window_extent().x1
+        assert inside == (count == CROWDED)
+    assert widths[1] > widths[0]
 
 
 def test_methods_differ_in_colour_and_their_variants_in_dashes():
