@@ -14,7 +14,7 @@ from PIL import Image
 from fastr.cli import run
 from fastr.commands.report import Report
 from fastr.plots import CROWDED, picture
-from fastr.report.colors import color
+from fastr.report.colors import looks
 from fastr.report.finals import finals
 from fastr.report.published import published
 from fastr.report.reading import read
@@ -360,11 +360,15 @@ def test_all_results_with_returns_are_read(monkeypatch):
     assert all(origin.commit for series in found.series for origin in series.origins)
 
 
-def test_nine_variants_of_a_method_differ_in_dashes():
-    variants = [f"m{i}{kind}" for i in range(9) for kind in ("", *(f", {n}" for n in range(8)))]
+def test_nine_lines_of_a_method_differ_in_dashes_however_many_the_report_has():
+    methods = [f"m{i}{kind}" for i in range(9) for kind in ("", *(f", {n}" for n in range(40)))]
     for method in ("m0", "m8"):
-        looks = {color(name, variants) for name in variants if name.split(",")[0] == method}
-        assert len(looks) == 9
+        of_method = [name for name in methods if name.split(",")[0] == method]
+        for others in (of_method[1:9], of_method[5:40:5]):
+            seen = looks([method, *others], methods)
+            assert len(set(seen.values())) == len(seen)
+            assert len({place for place, _ in seen.values()}) == 1
+    assert looks(["m0", "m0, 39"], methods)["m0"] == (0, "")
 
 
 def test_the_names_of_many_lines_stand_beside_them(tmp_path):
@@ -383,8 +387,8 @@ def test_the_names_of_many_lines_stand_beside_them(tmp_path):
 
 def test_methods_differ_in_colour_and_their_variants_in_dashes():
     methods = [f"m{i}{kind}" for i in range(16) for kind in ("", ", quick", ", raw")]
-    looks = [color(label, methods) for label in methods]
-    assert len(set(looks)) == len(looks)
-    assert all(len({place for place, _ in looks[i : i + 3]}) == 1 for i in range(0, 48, 3))
-    assert len({place for place, _ in looks[:24]}) == 8
-    assert {dash for _, dash in looks[:24:3]} == {""}
+    seen = list(looks(methods, methods).values())
+    assert len(set(seen)) == len(seen)
+    assert all(len({place for place, _ in seen[i : i + 3]}) == 1 for i in range(0, 48, 3))
+    assert len({place for place, _ in seen[:24]}) == 8
+    assert {dash for _, dash in seen[:24:3]} == {""}

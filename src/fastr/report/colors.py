@@ -2,7 +2,8 @@
 
 Made from Okabe and Ito's set, darkened on white and lightened on black until each has a contrast
 of at least 3 to 1 with its background. Variants of a method ("FaStR, quick") share its colour and
-differ in their dashes; from the ninth method on, colours come again with dots.
+differ in their dashes, which are given out chart by chart: a report may have more variants than
+there are patterns to tell apart. From the ninth method on, colours come again with dots.
 """
 
 from collections.abc import Sequence
@@ -16,22 +17,31 @@ DASHES = (
 """Of a method and its variants: while colours are new, and when they come again."""
 
 
-def names_of(lines: Sequence[str], methods: Sequence[str]) -> list[str]:
-    """The names that share a chart's palette: the report's, and after them what it lacks."""
+def looks(lines: Sequence[str], methods: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Of the lines of one chart: places in the report's palette, and dash patterns."""
+    # Lines that are no methods (of a theory's study, say) have a palette of their own.
     known = [label for label in methods if set(lines) & set(methods)]
-    return list(dict.fromkeys([*known, *lines]))
+    names = list(dict.fromkeys([*known, *lines]))
+    return {label: (place(label, names), dash(label, lines, names)) for label in lines}
 
 
-def color(label: str, methods: Sequence[str]) -> tuple[int, str]:
-    """Place in the palette and dash pattern; what is no method of the report is grey."""
-    if label not in methods:
-        return 6, ""
-    families = [family(name) for name in methods]
-    known = list(dict.fromkeys(families))
-    turn, place = divmod(known.index(family(label)), len(LIGHT))
-    variant = families[: list(methods).index(label)].count(family(label))
-    dashes = DASHES[turn % len(DASHES)]
-    return place, dashes[variant % len(dashes)]
+def place(label: str, names: Sequence[str]) -> int:
+    """Place in the palette; what is no method of the report is grey."""
+    return _turn(label, names)[1] if label in names else 6
+
+
+def dash(label: str, lines: Sequence[str], names: Sequence[str]) -> str:
+    """Unbroken for a method itself, and a pattern for each of its variants in this chart."""
+    patterns = DASHES[_turn(label, names)[0] % len(DASHES)]
+    method = family(label)
+    variants = [name for name in names if name in lines and family(name) == method != name]
+    return patterns[(variants.index(label) + 1) % len(patterns) if label in variants else 0]
+
+
+def _turn(label: str, names: Sequence[str]) -> tuple[int, int]:
+    """How often the palette has been gone through before this method, and its place in it."""
+    families = list(dict.fromkeys(family(name) for name in names))
+    return divmod(families.index(family(label)), len(LIGHT))
 
 
 def family(label: str) -> str:

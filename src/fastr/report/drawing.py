@@ -6,7 +6,7 @@ from typing import Any
 
 from fastr.misfit.scatter import draw_panel
 from fastr.plots import band, from_zero, picture
-from fastr.report.colors import LIGHT, color, names_of
+from fastr.report.colors import LIGHT, looks, place
 from fastr.report.content import Chart, Intervals, Lines, Scatter
 
 
@@ -20,11 +20,10 @@ def draw(chart: Chart, methods: Sequence[str], paths: Sequence[Path]) -> None:
         draw_scatter(chart, paths)
 
 
-def style(label: str, methods: Sequence[str]) -> dict[str, Any]:
-    """Colour and dashes of a method."""
-    place, dash = color(label, methods)
-    dashes = tuple(float(part) / 1.5 for part in dash.split())
-    return {"color": LIGHT[place], "linestyle": (0, dashes) if dashes else "-"}
+def stroke(pattern: str) -> Any:
+    """A dash pattern as matplotlib takes it."""
+    dashes = tuple(float(part) / 1.5 for part in pattern.split())
+    return (0, dashes) if dashes else "-"
 
 
 def plain(text: str) -> str:
@@ -34,14 +33,15 @@ def plain(text: str) -> str:
 
 def draw_lines(chart: Lines, methods: Sequence[str], paths: Sequence[Path]) -> None:
     """Curves with bands and levels."""
-    names = names_of([line.label for line in chart.lines], methods)
+    known = looks([line.label for line in chart.lines], methods)
     labels = {"xlabel": chart.x_label, "ylabel": chart.y_label, "title": plain(chart.title)}
     with picture(*paths, **labels) as axes:
         for line in chart.lines:
             x, mean, low, high = zip(*line.points, strict=True)
-            look = style(line.label, names) | ({"linestyle": "--"} if line.dashed else {})
+            shade, pattern = known[line.label]
+            style = "--" if line.dashed else stroke(pattern)
             label = None if line.dashed else plain(line.label)
-            band(axes, x, mean, low, high, label=label, **look)
+            band(axes, x, mean, low, high, label=label, color=LIGHT[shade], linestyle=style)
         for label, level in chart.levels:
             axes.axhline(level, linestyle=":", color="#555555", label=plain(label))
         from_zero(axes)
@@ -51,11 +51,11 @@ def draw_intervals(chart: Intervals, methods: Sequence[str], paths: Sequence[Pat
     """Dots with whiskers, the first on top."""
     with picture(*paths, xlabel=chart.x_label, title=plain(chart.title)) as axes:
         axes.figure.set_size_inches(7, 1.4 + 0.34 * len(chart.bars))
-        for place, bar in enumerate(chart.bars):
-            shade = style(bar.method, methods)["color"]
+        for row, bar in enumerate(chart.bars):
+            shade = LIGHT[place(bar.method, methods)]
             if bar.low is not None and bar.high is not None:
-                axes.plot([bar.low, bar.high], [place, place], color=shade, linewidth=2)
-            axes.plot([bar.value], [place], "o", color=shade)
+                axes.plot([bar.low, bar.high], [row, row], color=shade, linewidth=2)
+            axes.plot([bar.value], [row], "o", color=shade)
         if chart.reference is not None:
             axes.axvline(chart.reference, color="#555555", linewidth=1)
         axes.set_yticks(range(len(chart.bars)), [plain(bar.label) for bar in chart.bars])

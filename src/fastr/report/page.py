@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fastr.pages import rendering
-from fastr.report.colors import DARK, LIGHT, color, names_of
+from fastr.report.colors import DARK, LIGHT, looks, place
 from fastr.report.content import Chart, Intervals, Lines, Scatter, Section, number
 from fastr.report.text import counted
 
@@ -57,17 +57,17 @@ def drawn(chart: Chart, methods: Sequence[str]) -> dict[str, Any]:
     """What the page's script draws a chart from."""
     common = {"kind": chart.kind, "x": chart.x_label}
     if isinstance(chart, Lines):
-        names = names_of([line.label for line in chart.lines], methods)
+        known = looks([line.label for line in chart.lines], methods)
         lines = []
         for line in chart.lines:
-            place, dash = color(line.label, names)
+            shade, dash = known[line.label]
             points = [[round(value, 4) for value in point] for point in line.points]
             dashes = "4 4" if line.dashed else dash
-            lines.append({"name": line.label, "color": place, "dash": dashes, "points": points})
+            lines.append({"name": line.label, "color": shade, "dash": dashes, "points": points})
         levels = [{"name": name, "value": value} for name, value in chart.levels]
         return common | {"y": chart.y_label, "lines": lines, "levels": levels}
     if isinstance(chart, Intervals):
-        bars = [bar._asdict() | {"color": color(bar.method, methods)[0]} for bar in chart.bars]
+        bars = [bar._asdict() | {"color": place(bar.method, methods)} for bar in chart.bars]
         return common | {"bars": bars, "reference": chart.reference}
     keys = ("name", "x", "low", "high", "y", "size")
     points = [dict(zip(keys, point, strict=True)) for point in chart.drawn()]
