@@ -12,8 +12,12 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
+from fastr.runtime import configure
+
 # In the environment, so that the processes a test starts compile the same programs in the same way:
-# bit for bit is only promised between equal programs.
+# bit for bit is only promised between equal programs. First what every command sets: the first
+# one that a test runs in this process would otherwise change the environment half-way.
+configure()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if os.environ["JAX_PLATFORMS"] == "cpu":
     # Programs that run for milliseconds do not repay seconds of optimisation.

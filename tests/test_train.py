@@ -287,7 +287,7 @@ def test_no_program_changes_the_types_of_what_the_others_are_compiled_for(method
     returns, over = np.zeros(2, np.float32), np.zeros(2, bool)
     for after in (
         jax.eval_shape(engine._interact, start, arrived)[0],
-        jax.eval_shape(engine._improve, start)[0],
+        jax.eval_shape(engine._improve, start, engine.no_metrics())[0],
         jax.eval_shape(engine._end_episodes, start, returns, over),
     ):
         assert types(after) == types(start)
@@ -311,10 +311,11 @@ cohort = engine.init()
 rows = np.random.default_rng(0).standard_normal((20, 2, spec.row_dim + 3), np.float32)
 for row in rows:
     cohort, actions = engine.interact(cohort, row)
+metrics = engine.no_metrics()
 for _ in range(3):
-    cohort, metrics = engine.improve(cohort)
+    cohort, metrics = engine.improve(cohort, metrics)
 parameters = cohort.learners.agent.critics.parameters.small
-program = engine.improve.lower(cohort).compile().as_text()
+program = engine.improve.lower(cohort, metrics).compile().as_text()
 print(len(parameters.sharding.device_set), engine.improve._cache_size())
 print(sum(word in program for word in ("all-reduce(", "all-gather(", "collective-permute(")))
 print(np.asarray(actions).tobytes().hex())

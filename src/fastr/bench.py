@@ -37,7 +37,7 @@ def bench(
         )
         cohort, _ = engine.interact(cohort, values)
     start = time.perf_counter()
-    cohort, _ = jax.block_until_ready(engine.improve(cohort))
+    cohort, _ = jax.block_until_ready(engine.improve(cohort, engine.no_metrics()))
     compiled = time.perf_counter() - start
     cohort, milliseconds = update_times(engine, cohort, updates, repeats)
     memory = peak_memory()
@@ -62,11 +62,11 @@ def update_times(
     """Mean milliseconds of one joint update, in each of several repeats."""
     on_cpu = jax.default_backend() == "cpu"
     milliseconds = []
-    metrics = None
+    metrics = engine.no_metrics()
     for _ in range(repeats):
         start = time.perf_counter()
         for _ in range(updates):
-            cohort, metrics = engine.improve(cohort)
+            cohort, metrics = engine.improve(cohort, metrics)
             if on_cpu:
                 # It would hold the working memory of all updates in flight at once.
                 jax.block_until_ready(metrics)

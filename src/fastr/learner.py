@@ -183,12 +183,22 @@ class Engine:
     def update_program(self, options: dict[str, str]) -> Any:
         """One update of every seed, compiled under these options."""
         return jax.jit(
-            self._improve, donate_argnums=0, out_shardings=self._moved, compiler_options=options
+            self._improve,
+            donate_argnums=(0, 1),
+            # The last metrics are not read, only written over.
+            keep_unused=True,
+            out_shardings=self._moved,
+            compiler_options=options,
         )
 
     def init(self) -> Cohort:
         """All seeds at their beginning."""
         return self._start(jax.device_put(np.asarray(self.seeds, np.int32), self.sharding))
+
+    def no_metrics(self) -> Float[Array, "seed metric"]:
+        """What the first update writes its metrics over."""
+        nothing = np.full((len(self.seeds), len(self.metric_names)), np.nan, np.float32)
+        return jax.device_put(nothing, self.sharding)
 
     def _placed(self, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         """Divided by seeds; only the clock, which all seeds share, has no axis to divide."""
@@ -220,8 +230,15 @@ class Engine:
         cohort = replace(cohort, learners=learners, steps=cohort.steps + 1)
         return cohort, self._explore(cohort, states)
 
-    def _improve(self, cohort: Cohort) -> tuple[Cohort, Float[Array, "seed metric"]]:
-        """One update of every seed; the metrics in the order of `metric_names`."""
+    def _improve(
+        self, cohort: Cohort, _last: Float[Array, "seed metric"]
+    ) -> tuple[Cohort, Float[Array, "seed metric"]]:
+        """One update of every seed; the metrics in the order of `metric_names`.
+
+        They take the place of the last update's, so that nothing lies elsewhere than it did at the
+        last call: an accelerator has the addresses in its recorded program, and every change of
+        one is a change of that program.
+        """
         cohort, metrics = self._learn(cohort)
         return cohort, jnp.stack([metrics[name] for name in self.metric_names], axis=1)
 

@@ -41,9 +41,9 @@ class TimedTrainer(Trainer):
         """Hand the last transitions to the device."""
         return self.timed("hand over transitions", super().act)
 
-    def improve(self, cohort: Cohort) -> tuple[Cohort, jax.Array]:
+    def improve(self, cohort: Cohort, last: jax.Array) -> tuple[Cohort, jax.Array]:
         """Hand one update to the device."""
-        return self.timed("hand over the update, beside the rest", super().improve, cohort)
+        return self.timed("hand over the update, beside the rest", super().improve, cohort, last)
 
     def fetch(self, actions: jax.Array) -> Float[np.ndarray, "seed action"]:
         """Wait for the actions."""

@@ -40,15 +40,14 @@ def stages(engine: Engine, cohort: Cohort, updates: int) -> tuple[Cohort, dict[s
     overlaps them where it can, and is faster than the sum.
     """
     program = engine.update_program(sequential_options())
-    compiled = program.lower(cohort).compile()
-    cohort, metrics = compiled(cohort)
-    jax.block_until_ready(metrics)
+    metrics = engine.no_metrics()
+    compiled = program.lower(cohort, metrics).compile()
+    cohort, metrics = jax.block_until_ready(compiled(cohort, metrics))
 
     def run() -> None:
-        nonlocal cohort
+        nonlocal cohort, metrics
         for _ in range(updates):
-            cohort, metrics = compiled(cohort)
-            jax.block_until_ready(metrics)
+            cohort, metrics = jax.block_until_ready(compiled(cohort, metrics))
 
     totals: dict[str, float] = dict.fromkeys(STAGES, 0.0)
     names = {match[1]: match[2] for match in INSTRUCTION.finditer(compiled.as_text())}

@@ -36,7 +36,7 @@ class Pending(NamedTuple):
 
     evaluation: Evaluation
     step: int
-    metrics: jax.Array | None
+    metrics: np.ndarray | None
 
 
 class Trainer:
@@ -58,6 +58,7 @@ class Trainer:
         """The last transition of every seed, on its way to the device."""
         self.states = np.zeros((0, pool.spec.state_dim), np.float32)
         self.metrics: jax.Array | None = None
+        """Of the last update; the next one takes their place."""
         self.dispatcher = ThreadPoolExecutor(1)
         self.update: Future[tuple[Cohort, jax.Array]] | None = None
         self.pending: Pending | None = None
@@ -91,7 +92,8 @@ class Trainer:
             # Dispatched before the actions are waited for: the device goes from one update to the
             # next without a pause. That takes an accelerator's host a millisecond, hence a thread
             # of its own: actions arrive and simulators run meanwhile.
-            self.update = self.dispatcher.submit(self.improve, self.cohort)
+            last = self.engine.no_metrics() if self.metrics is None else self.metrics
+            self.update = self.dispatcher.submit(self.improve, self.cohort, last)
         actions = self.fetch(actions)
         if step % HEALTH_STEPS == 0 or not np.isfinite(actions).all():
             self.finish_update()
@@ -113,9 +115,9 @@ class Trainer:
             self.check_health()
             self.save()
 
-    def improve(self, cohort: Cohort) -> tuple[Cohort, jax.Array]:
+    def improve(self, cohort: Cohort, last: jax.Array) -> tuple[Cohort, jax.Array]:
         """Hand one update to the device; its results are still on their way."""
-        return self.engine.improve(cohort)
+        return self.engine.improve(cohort, last)
 
     def fetch(self, actions: jax.Array) -> Float[np.ndarray, "seed action"]:
         """Wait for the actions."""
@@ -161,7 +163,7 @@ class Trainer:
             {"kind": "episode", "seed": self.config.seeds[i], "frames": frames}
             | self.progress(step)
             | {"return": self.host.returns[i], "agent_steps_in_episode": len(self.host.actions[i])}
-            | self.losses(self.metrics, i)
+            | self.losses(self.measured(), i)
         )
         self.host.episodes[i] += 1
         self.host.returns[i] = 0.0
@@ -174,7 +176,7 @@ class Trainer:
         first = self.host.evaluated * self.config.eval_episodes
         episodes = range(first, first + self.config.eval_episodes)
         submitted = self.evaluator.submit(leaves, self.config.seeds, episodes)
-        self.pending = Pending(submitted, frames // self.config.frame_skip, self.metrics)
+        self.pending = Pending(submitted, frames // self.config.frame_skip, self.measured())
         self.host.evaluated += 1
 
     def record_evaluation(self) -> None:
@@ -210,11 +212,16 @@ class Trainer:
         """Seeds and metrics of an update."""
         return len(self.config.seeds), len(self.engine.metric_names)
 
-    def losses(self, metrics: jax.Array | None, i: int) -> dict[str, float | None]:
+    def measured(self) -> Float[np.ndarray, "seed metric"] | None:
+        """The metrics of the last update, once it is done; nothing before the first."""
+        # A copy: where the device is the CPU, the next update works in this very memory.
+        return None if self.metrics is None else np.array(self.metrics)
+
+    def losses(self, metrics: np.ndarray | None, i: int) -> dict[str, float | None]:
         """The metrics of one seed's update; null before the first."""
         if metrics is None:
             return dict.fromkeys(self.engine.metric_names)
-        values = np.asarray(metrics)[i].tolist()
+        values = metrics[i].tolist()
         return dict(zip(self.engine.metric_names, values, strict=True))
 
     def check_health(self) -> None:
@@ -254,8 +261,8 @@ class Trainer:
         del leaves[REPLAY]
         # Copies: where the device is the CPU, the next update works in this very memory.
         named = {name: np.array(leaf) for name, leaf in jax.device_get(leaves).items()}
-        if self.metrics is not None:
-            named["metrics"] = np.array(self.metrics)
+        if (metrics := self.measured()) is not None:
+            named["metrics"] = metrics
         actions = {
             f"episode_actions.{i}": np.array(actions, np.float32).reshape(
                 -1, self.pool.spec.action_dim
@@ -293,7 +300,7 @@ class Trainer:
                 "another state, so this run cannot be continued where it stopped."
             )
         if arrays.get("metrics", np.empty(0)).shape == self.metrics_shape:
-            self.metrics = jax.numpy.asarray(arrays["metrics"])
+            self.metrics = jax.device_put(arrays["metrics"], self.engine.sharding)
         if checkpoint.host["evaluating"]:
             self.host.evaluated -= 1
             self.start_evaluation((self.host.next_step - 1) * self.config.frame_skip)
