@@ -486,3 +486,13 @@ def test_bench_says_which_of_its_processes_died(task, said, refused):
     options = ["--method", "td3", "--preset", "quick", "--seeds", "1", "--batch-size", "8"]
     options += ["--updates", "1", "--repeats", "1", "--frame-skip", "1"]
     refused(["bench", task, *options], f"{said}: its process ended with exit code 3.", code=1)
+
+
+@pytest.mark.parametrize("command", ["report", "misfit", "eval", "resume"])
+def test_a_path_that_cannot_be_opened_gets_one_sentence(command, capsys):
+    assert run([command, "x" * 5_000]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fastr: xxx")
+    assert "File name too long" in said
+    assert said.count("\n") == 1
+    assert len(said) < 400

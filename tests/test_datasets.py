@@ -25,6 +25,7 @@ from fastr.datasets import base
 from fastr.datasets.columns import NAMES, column_names, numbered
 from fastr.datasets.minari_writing import MinariWriter, dataset_id
 from fastr.datasets.opening import open_source
+from fastr.datasets.parquet import wide_columns
 from fastr.datasets.store import spool
 from fastr.errors import UserError
 from fastr.runs import RunDirectory
@@ -388,10 +389,20 @@ def test_each_column_goes_by_exactly_one_name(present):
 
 
 @given(indices=st.sets(st.integers(0, 12)), others=st.sets(st.text(max_size=3)))
-def test_numbered_columns_are_read_up_to_the_first_gap(indices, others):
-    run = next(i for i in range(14) if i not in indices)
+def test_numbered_columns_are_read_in_order_and_never_across_a_gap(indices, others):
+    path = Path("log.parquet")
     names = {f"state_{i}" for i in indices} | others | {"state_00", "state_-1", "next_state_0"}
-    assert numbered(names, "state") == [f"state_{i}" for i in range(run)]
+    if indices == set(range(len(indices))):
+        assert numbered(path, names, "state") == [f"state_{i}" for i in range(len(indices))]
+    else:
+        gap = next(i for i in range(14) if i not in indices)
+        with pytest.raises(UserError, match=rf"log\.parquet has .* but none state_{gap}:"):
+            numbered(path, names, "state")
+
+
+def test_numbered_columns_go_by_one_name():
+    with pytest.raises(UserError, match="both state_0 and observation_0"):
+        wide_columns(Path("log.parquet"), ["observation_0", "state_0", "action_0"], "state")
 
 
 def test_a_tasks_random_transitions_are_collected(tmp_path, capsys):

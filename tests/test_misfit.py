@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -238,6 +239,30 @@ def test_targets_are_standardised_on_training_rows():
     np.testing.assert_allclose(np.asarray(batch.state)[:, 1], 0.0, atol=1e-6)
     expected = (packed[:, 3] - 5.0) / 25.0
     np.testing.assert_allclose(np.asarray(batch.action)[:, 0], expected, atol=1e-5)
+    # What is constant has no share in the loss.
+    np.testing.assert_allclose(batch.weights, [0.25, 0, 0.25, *[0.5 / 16] * 16])
+
+
+def test_a_constant_coordinate_is_no_variance_explained():
+    """A head that says zero has the variance of what varies as its loss, constants or not."""
+    generator = np.random.default_rng(2)
+    spec, rows = EnvSpec(4, 1), 4000
+    packed = generator.normal(size=(rows, 9)).astype(np.float32)
+    packed[:, [2, 3, 7, 8]] = [5.0, 0.0, 5.0, 0.0]
+    config = replace(CONFIG.predictor, fourier_targets=8)
+    net = Predictor.init(config, "joint", spec, jax.random.key(0))
+    silent = eqx.tree_at(
+        lambda net: net.moment_head, net, jax.tree.map(jnp.zeros_like, net.moment_head)
+    )
+    for unit in (1.0, 1e-7):
+        about = About("x", spec, rows)
+        scales = scales_of(
+            packed * unit, (-np.ones(1) * unit, np.ones(1) * unit), about, 8, generator
+        )
+        batch = scales.batch(jnp.asarray(packed * unit), spec)
+        assert np.mean(silent.moment_losses(silent.features(batch), batch)) == pytest.approx(
+            1.0, abs=1e-3
+        )
 
 
 def test_losses_apart_have_the_loss_as_their_mean():

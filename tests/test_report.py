@@ -49,8 +49,11 @@ def report(tmp_path_factory):
     runs = grid_of_runs(folder / "runs")
     peer = folder / "peer.csv"
     peer.write_text("frames,seed,return\n0,=1+1,0\n11000,=1+1,500\n")
-    arguments = ["report", str(runs), "--out", str(folder / "out"), "--price-per-hour", "3"]
-    assert run([*arguments, "--compare", "=cmd()", "walker-walk", str(peer)]) == 0
+    arguments = ["--import", "json", "report", str(runs), "--out", str(folder / "out")]
+    arguments += ["--price-per-hour", "3", "--compare", "=cmd()", "walker-walk", str(peer)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["fastr", *arguments])
+        assert run(arguments) == 0
     return folder / "out"
 
 
@@ -61,7 +64,11 @@ def test_every_figure_has_its_pictures_numbers_and_command(report):
     for stem in stems:
         for form in ("png", "svg", "pdf", "csv", "txt"):
             assert (report / "figures" / f"{stem}.{form}").stat().st_size > 20
-        assert (report / "figures" / f"{stem}.txt").read_text().startswith("fastr report")
+        assert (
+            (report / "figures" / f"{stem}.txt")
+            .read_text()
+            .startswith(f"fastr --import json report {report.parent}/runs --out {report}")
+        )
 
 
 def test_curves_as_numbers(report):

@@ -176,6 +176,49 @@ def test_a_seed_that_the_sidecar_does_not_name_is_refused(tmp_path):
         read([path])
 
 
+def test_results_beside_a_diagnosis_are_read_by_their_sidecars(tmp_path):
+    put(tmp_path, "mine", "frames,seed,return\n0,0,1\n")
+    (tmp_path / "report.json").write_text("{}")
+    (tmp_path / "curve.csv").write_text("a table of the diagnosis without a sidecar")
+    found = read([tmp_path])
+    assert [series.label for series in found.series] == ["FaStR"]
+    assert len(found.left_out) == 1
+    assert "report.json" in found.left_out[0]
+
+
+def test_results_may_be_called_report(tmp_path):
+    put(tmp_path, "report", "frames,seed,return\n0,0,1\n")
+    put(tmp_path, "mine", "frames,seed,return\n0,0,1\n", method="td3")
+    found = read([tmp_path])
+    assert [series.label for series in found.series] == ["TD3", "FaStR"]
+    assert found.left_out == []
+
+
+def test_what_lies_behind_a_link_is_left_out_and_said(tmp_path):
+    put(tmp_path / "elsewhere", "mine", "frames,seed,return\n0,0,1\n")
+    put(tmp_path / "here", "other", "frames,seed,return\n0,0,1\n")
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere")
+    found = read([tmp_path / "here"])
+    assert len(found.series) == 1
+    assert found.left_out == [
+        f"{tmp_path}/here/link is a link to a folder; name it to have it read."
+    ]
+
+
+def test_what_is_closed_is_left_out_and_said(tmp_path, monkeypatch):
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("fastr.report.reading.run_series", closed)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "config.json").write_text("{}")
+    put(tmp_path, "mine", "frames,seed,return\n0,0,1\n")
+    found = read([tmp_path])
+    assert len(found.series) == 1
+    assert "Permission denied" in found.left_out[0]
+    assert "secret" in found.left_out[0]
+
+
 def test_below_a_folder_a_wrong_file_is_left_out_and_said(tmp_path):
     put(tmp_path / "deep" / "er", "good", "frames,seed,return\n0,0,1\n0,1,2\n")
     put(tmp_path, "bad", "frames,seed,return\nx,0,1\n")

@@ -182,9 +182,28 @@ def test_what_has_just_begun_takes_nobody_back():
         series("walker-walk", "td3", [[0, 1]], frames=(0, 10)),
         series("walker-walk", "sac", [[0]], frames=(0,)),
     )
-    late, early = comparable(found)
-    assert [final.label for final in late] == ["FaStR", "TD3"]
-    assert [final.label for final in early] == ["SAC (3-layer)"]
+    kept, left_out = comparable(found)
+    assert [final.label for final in kept] == ["FaStR", "TD3"]
+    assert [[final.label for final in finals] for finals in left_out.values()] == [
+        ["SAC (3-layer)"],
+        [],
+    ]
+
+
+def test_a_number_from_beyond_the_others_end_is_left_out():
+    found = numbers(
+        series("walker-walk", "fastr", [[0, 1, 2]] * 2, frames=(0, 10, 20)),
+        series("walker-walk", "td3", [[0, 1, 1]] * 2, frames=(0, 10, 20)),
+        series("walker-walk", "sac", [[3]] * 2, frames=(30,)),
+    )
+    kept, left_out = comparable(found)
+    assert [[final.label for final in finals] for finals in left_out.values()] == [
+        [],
+        ["SAC (3-layer)"],
+    ]
+    (panel,) = middles(kept, 0)
+    assert all(math.isfinite(number) for middle in panel for number in middle.score)
+    assert [(one.first, one.second) for one in improvements(kept, 0)] == [("FaStR", "TD3")]
 
 
 def test_scores_are_means_of_the_last_ten_with_population_deviation():

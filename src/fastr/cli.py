@@ -1,6 +1,7 @@
 """The command line: which command, with which options, and what is said when they are wrong."""
 
 import contextlib
+import errno
 import io
 import os
 import signal
@@ -46,6 +47,8 @@ or an environment of your own (my_package:MyRobot-v0). `fastr COMMAND --help` ex
 option. Frames are simulator steps; an agent step is --frame-skip frames. `fastr --import MODULE
 COMMAND ...` first imports a module of yours, which may register methods. `fastr --version`."""
 
+CLOSED = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
+"""What the system says of paths that a user should not have given."""
 ON_TASKS = {"train": "training.Train", "info": "sizing.Info", "bench": "sizing.Bench"}
 OTHERS = {
     "resume": "training.Resume",
@@ -121,12 +124,17 @@ def run(arguments: list[str]) -> int:
     except (UserError, RunError, StoppedError) as error:
         say(f"fastr: {harmless(str(error))}")
         return error.code
+    except OSError as error:
+        if error.errno not in CLOSED or error.filename is None:
+            raise
+        say(f"fastr: {harmless(str(error.filename), 200)} cannot be opened ({error.strerror}).")
+        return UserError.code
 
 
-def harmless(said: str) -> str:
+def harmless(said: str, longest: int = LONGEST) -> str:
     """What a terminal only shows: a name in a file may hold codes that it would obey."""
-    shown = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in said[:LONGEST])
-    return shown if len(said) <= LONGEST else f"{shown}…"
+    shown = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in said[:longest])
+    return shown if len(said) <= longest else f"{shown}…"
 
 
 def after_imports(arguments: list[str]) -> list[str]:

@@ -55,6 +55,9 @@ class Export:
         file = self.out / f"policy.{self.format}"
         content, act = self.built(trained, facts)
         difference = check_agreement(act, trained, visited_states(trained), file)
+        # Before episodes are played for something that cannot be written.
+        with write_errors(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
         if self.episodes:
             facts["evaluation"] = evaluated(trained, self.episodes)
             content, _ = self.built(trained, facts)
@@ -86,7 +89,6 @@ class Export:
             contents[LOADER] = (files("fastr.export") / LOADER).read_bytes()
         contents[CARD] = model_card(facts, tuple(contents)).encode()
         with write_errors(self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
             try:
                 for name, data in contents.items():
                     (self.out / name).write_bytes(data)

@@ -12,7 +12,7 @@ from fastr.envs.names import respelled
 from fastr.errors import UserError, write_errors
 from fastr.report.finals import Final
 from fastr.report.reading import Found, external, read
-from fastr.report.readme import update
+from fastr.report.readme import surroundings, update
 from fastr.report.returns import returns_grid
 from fastr.report.writing import PAGE, Choices, made, sections, write
 
@@ -35,7 +35,7 @@ class Report:
     """Other people's curves: NAME TASK FILE, and more of them; FILE is a CSV of frames (simulator
     steps), seed and return. TASK may be `all` if FILE has a column task."""
     tasks: Several[str] = ()
-    """Report on these tasks only (default: all)."""
+    """Returns on these tasks only (default: all); diagnoses and tables are shown in any case."""
     reach: Several[float] = ()
     """Returns whose first reaching is timed (default: 50 % and 90 % of a task's best final
     mean)."""
@@ -56,7 +56,7 @@ class Report:
         out = self.out or (None if self.readme else Path("report"))
         if out:
             with write_errors(out):
-                numbers = write(found, choices, made(sys.argv[2:]), out)
+                numbers = write(found, choices, made(sys.argv[1:]), out)
         else:
             numbers = sections(found, choices)[1]
         if self.readme:
@@ -75,6 +75,8 @@ class Report:
             raise UserError(f"--bootstrap-seed is {self.bootstrap_seed}; it must be at least 0.")
         if any(not abs(value) < 1e12 for value in self.reach):
             raise UserError("--reach takes finite returns.")
+        if self.readme:
+            surroundings(self.readme)
 
     def found(self) -> Found:
         """Everything to report on; UserError if that is nothing."""

@@ -43,12 +43,17 @@ def advice(column: str, present: set[str]) -> str:
     return f"add it ({what}; also read as {', '.join(NAMES[column][1:])}); the file has {listed}"
 
 
-def numbered(names: Iterable[str], prefix: str) -> list[str]:
-    """The columns prefix_0, prefix_1, ... in order, without a gap."""
+def numbered(path: Path, names: Iterable[str], prefix: str) -> list[str]:
+    """The columns prefix_0, prefix_1, ... in order; UserError if one is missing between them."""
     pattern = re.compile(rf"{re.escape(prefix)}_(0|[1-9][0-9]{{0,5}})")
     indices = sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
-    run = [index for place, index in enumerate(indices) if place == index]
-    return [f"{prefix}_{index}" for index in run]
+    for place, index in enumerate(indices):
+        if place != index:
+            raise UserError(
+                f"{path} has a column {prefix}_{index} but none {prefix}_{place}: number the "
+                "coordinates from 0 without a gap."
+            )
+    return [f"{prefix}_{index}" for index in indices]
 
 
 def check_shapes(

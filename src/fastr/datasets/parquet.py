@@ -49,7 +49,7 @@ class Parquet(Source):
 
     def _describe(self, schema: Any) -> None:
         path = self.path
-        self._wide = {column: wide_columns(schema.names, column) for column in VECTORS}
+        self._wide = {column: wide_columns(path, schema.names, column) for column in VECTORS}
         lists = [name for name in schema.names if name]
         wide = [column for column, parts in self._wide.items() if parts]
         self.columns = column_names(path, [*lists, *wide])
@@ -156,14 +156,14 @@ def refuse_large(path: Path, metadata: Any) -> None:
         )
 
 
-def wide_columns(names: list[str], column: str) -> list[str]:
+def wide_columns(path: Path, names: list[str], column: str) -> list[str]:
     """The numbered columns of a vector under any of its names, unless it is one of lists."""
     if any(name in names for name in NAMES[column]):
         return []
-    for prefix in NAMES[column]:
-        if parts := numbered(names, prefix):
-            return parts
-    return []
+    found = [parts for prefix in NAMES[column] if (parts := numbered(path, names, prefix))]
+    if len(found) > 1:
+        raise UserError(f"{path} has both {found[0][0]} and {found[1][0]}; keep one of them.")
+    return found[0] if found else []
 
 
 def refuse_other_types(path: Path, schema: Any, names: list[str]) -> None:

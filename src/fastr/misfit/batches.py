@@ -70,6 +70,11 @@ def prepare(store: Store, config: MisfitConfig) -> Prepared:
         config.predictor.fourier_targets,
         generator(config.split_seed, PROJECTIONS),
     )
+    if not np.any(scales.target_weight):
+        raise UserError(
+            f"{store.about.name}: no coordinate of its next states varies over the training part, "
+            "so there is nothing to predict: check how the data was recorded."
+        )
     return Prepared(store, parts, scales)
 
 

@@ -25,7 +25,9 @@ from fastr.types import Metrics
 SAMPLE_ROWS = 65_536
 """Training rows from which all statistics are taken, if there are more."""
 CONSTANT = 1e-6
-"""A coordinate that varies less than this, relative to its size, is taken to be constant."""
+"""A coordinate that varies less than this, relative to its mean, is taken to be constant."""
+NOISE = 1e-9
+"""So is one that varies less than this, relative to the one that varies most: simulators round."""
 
 
 class Scales(eqx.Module):
@@ -38,6 +40,8 @@ class Scales(eqx.Module):
     phases: Float[Array, " fourier"]
     target_mean: Float[Array, " target"]
     target_scale: Float[Array, " target"]
+    target_weight: Float[Array, " target"]
+    """Shares in the moment loss: half of it the state's, half its waves', nothing a constant's."""
 
     def batch(self, rows: Float[Array, "batch packed"], spec: EnvSpec) -> "Batch":
         """Normalised inputs and standardised targets of packed rows."""
@@ -46,7 +50,7 @@ class Scales(eqx.Module):
         state, action, next_state = jnp.split(normalised, ends, axis=1)
         targets = features_of(next_state, self.frequencies, self.phases)
         standardised = (targets - self.target_mean[None]) * self.target_scale[None]
-        return Batch(state, action, next_state, standardised)
+        return Batch(state, action, next_state, standardised, self.target_weight)
 
 
 class Batch(eqx.Module):
@@ -56,6 +60,7 @@ class Batch(eqx.Module):
     action: Float[Array, "batch action"]
     next_state: Float[Array, "batch state"]
     targets: Float[Array, "batch target"]
+    weights: Float[Array, " target"]
 
 
 def features_of(
@@ -79,7 +84,7 @@ def scales_of(
     spec = about.spec
     states = rows[:, : spec.state_dim].astype(np.float64)
     mean, scale = states.mean(axis=0), reciprocal(states.std(axis=0), states.mean(axis=0))
-    low, high = bounds
+    low, high = (bound.astype(np.float64) for bound in bounds)
     centre, half = (low + high) / 2, reciprocal((high - low) / 2, np.zeros_like(low))
     # Projections of unit length on average: the kernel's width is the distance between two states.
     frequencies = generator.normal(size=(spec.state_dim, fourier)) / math.sqrt(spec.state_dim)
@@ -95,14 +100,28 @@ def scales_of(
         phases,
         target_mean,
         reciprocal(spread, target_mean),
+        moment_weights(~constant(spread, target_mean), spec.state_dim),
     )
     return Scales(*(jnp.asarray(array, jnp.float32) for array in arrays))
 
 
 def reciprocal(spread: np.ndarray, size: np.ndarray) -> np.ndarray:
     """1 / spread, or 1 where the spread is no more than rounding."""
-    constant = spread <= CONSTANT * (1.0 + np.abs(size))
-    return 1.0 / np.where(constant, 1.0, spread)
+    return 1.0 / np.where(constant(spread, size), 1.0, spread)
+
+
+def constant(spread: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Where the spread is no more than rounding."""
+    return spread <= np.maximum(CONSTANT * np.abs(size), NOISE * spread.max(initial=0.0))
+
+
+def moment_weights(varies: np.ndarray, state_dim: int) -> np.ndarray:
+    """Half in equal shares to the state's coordinates that vary, half to its waves.
+
+    A constant is predicted by knowing nothing: counted, it would pass for variance explained.
+    """
+    halves = [half / max(1, half.sum()) for half in np.split(varies, [state_dim])]
+    return np.concatenate(halves) / 2.0
 
 
 class Predictor(eqx.Module):
@@ -139,13 +158,14 @@ class Predictor(eqx.Module):
     ) -> Float[Array, " batch"]:
         """Squared errors of the predicted moments: half for the state, half for its waves.
 
+        Coordinates that are constant do not count.
+
         The head reads features of unit mean square, whatever the form of the score makes of them.
         """
         if self.representation.contrast.config.score == "l2":
             features = features * math.sqrt(features.shape[1])
         errors = jnp.square(jax.vmap(self.moment_head)(features) - batch.targets)
-        raw, waves = jnp.split(errors, [batch.state.shape[1]], axis=1)
-        return (jnp.mean(raw, axis=1) + jnp.mean(waves, axis=1)) / 2.0
+        return jnp.sum(errors * batch.weights[None], axis=1)
 
     def loss(
         self, batch: Batch, moment_weight: float, key: PRNGKeyArray

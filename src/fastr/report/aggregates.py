@@ -80,18 +80,29 @@ def in_suite(task: str) -> bool:
     return ":" not in task and "@" not in task
 
 
-def comparable(found: Sequence[Final]) -> tuple[list[Final], list[Final]]:
-    """Finals on the suite's tasks to compare, and those that ended too early.
+def comparable(found: Sequence[Final]) -> tuple[list[Final], dict[str, list[Final]]]:
+    """Finals on the suite's tasks to compare, and those left out, by the reason.
 
     One run that has just begun would take all others on its task back to its own beginning, so
-    what ended before half of the longest is left out, and said to be.
+    what ended before half of the longest is left out. So is what has no evaluation as early as the
+    last one of another: a curve of one point at the end of a longer training, say.
     """
     inside = [final for final in found if in_suite(final.task)]
     longest: dict[str, int] = {}
     for final in inside:
         longest[final.task] = max(final.frames, longest.get(final.task, 0))
-    late = [final for final in inside if 2 * final.frames >= longest[final.task]]
-    return late, [final for final in inside if 2 * final.frames < longest[final.task]]
+    long = [final for final in inside if 2 * final.frames >= longest[final.task]]
+    until = horizons(long)
+    kept = [final for final in long if final.whole.frames[0] <= until[final.task]]
+    return kept, {
+        "it ended before half of the longest on its task": without(inside, long),
+        "another on its task ended before its first evaluation": without(long, kept),
+    }
+
+
+def without(found: Sequence[Final], kept: Sequence[Final]) -> list[Final]:
+    """The finals that were not kept."""
+    return [final for final in found if not any(final is one for one in kept)]
 
 
 def scores_by_task(found: Sequence[Final]) -> dict[str, dict[str, Final]]:

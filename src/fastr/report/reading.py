@@ -1,7 +1,7 @@
 """Everything to report on under the given paths: runs, results, diagnoses, tables."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ COVERAGE = ("method", "batch_size", "dimension", "bound", "rank", "effective")
 ABLATION = ("method", "parameters", "multiply_adds_per_update", "nce_dimension", "return_mean")
 TRANSFER = ("condition", "trainable_parameters", "frozen_parameters", "unadapted_return")
 MOVED = ("condition", "seed", "what", "value")
+RESULTS = (".csv", ".jsonl")
 MADE_BY = "report.txt"
 """Lies in every report's folder: another report may take its place, and none reads it."""
 OWN_TABLES = ("table.csv", "moved.csv")
@@ -50,7 +51,8 @@ class Found:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to report on."""
-        return not (self.series or self.coverage or self.misfits)
+        tables = self.ablations or self.transfers or self.moved
+        return not (self.series or self.coverage or self.misfits or tables)
 
 
 def read(paths: Sequence[Path]) -> Found:
@@ -68,7 +70,7 @@ def read(paths: Sequence[Path]) -> Found:
             seen.add(one.resolve())
             try:
                 take(one, found)
-            except UserError as error:
+            except (UserError, PermissionError) as error:
                 if one == path:
                     raise
                 found.left_out.append(shown(error, 600))
@@ -85,21 +87,34 @@ def entries(path: Path) -> Iterator[Path]:
         if MADE_BY in files:
             folders[:] = []
             continue
-        runs = [name for name in folders if (here / name / CONFIG).exists()]
-        yield from (here / name for name in sorted(runs))
-        folders[:] = sorted(set(folders) - set(runs))
-        diagnosed = REPORT in files
-        for name in sorted(files):
-            file = here / name
-            results = file.suffix in (".csv", ".jsonl") and not diagnosed
-            has_sidecar = file.suffix == ".jsonl" and sidecar_path(file).exists()
-            if name == REPORT or (results and (file.suffix == ".csv" or has_sidecar)):
-                yield file
+        ends = [name for name in folders if ends_here(here / name)]
+        yield from (here / name for name in sorted(ends))
+        folders[:] = sorted(set(folders) - set(ends))
+        yield from (here / name for name in sorted(files) if to_read(here / name, files))
+
+
+def ends_here(folder: Path) -> bool:
+    """Whether a folder is a run; or a link or closed, so that nothing can be found in it."""
+    try:
+        return (folder / CONFIG).exists() or folder.is_symlink() or not os.access(folder, os.R_OK)
+    except PermissionError:
+        return True
+
+
+def to_read(file: Path, beside: Collection[str]) -> bool:
+    """Whether a file may hold results; of the tables beside a diagnosis, those with a sidecar."""
+    own_sidecar = {Path(REPORT).with_suffix(kind).name for kind in RESULTS}
+    diagnosed = REPORT in beside and not own_sidecar & set(beside)
+    if file.suffix not in RESULTS:
+        return file.name == REPORT and diagnosed
+    return sidecar_path(file).exists() or (file.suffix == ".csv" and not diagnosed)
 
 
 def take(path: Path, found: Found) -> None:
     """Read one run directory or file."""
     if path.is_dir():
+        if path.is_symlink() and not (path / CONFIG).exists():
+            raise UserError(f"{path} is a link to a folder; name it to have it read.")
         found.series.append(run_series(path))
     elif path.name == REPORT:
         report_entries(path)

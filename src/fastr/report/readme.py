@@ -14,12 +14,17 @@ BEGIN = "<!-- fastr report: begin; written by `fastr report`, not by hand -->"
 END = "<!-- fastr report: end -->"
 
 
-def update(path: Path, numbers: Sequence[Final], left_out: Sequence[str]) -> None:
-    """Write the part between the two comments anew; UserError unless both are there once."""
+def surroundings(path: Path) -> tuple[str, str]:
+    """What stands before and after the two comments; UserError unless both are there once."""
     text = read_text(path)
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise UserError(f"{path} needs the two lines {BEGIN} and {END}, once each, in this order.")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    return text.split(BEGIN)[0], text.split(END)[1]
+
+
+def update(path: Path, numbers: Sequence[Final], left_out: Sequence[str]) -> None:
+    """Write the part between the two comments anew."""
+    before, after = surroundings(path)
     with write_errors(path):
         path.write_text(
             f"{before}{BEGIN}\n{results(numbers, left_out)}{END}{after}", encoding="utf-8"

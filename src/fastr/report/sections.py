@@ -97,8 +97,8 @@ def improvement_chart(found: Sequence[Improvement]) -> Intervals:
 
 def aggregate_section(found: Sequence[Final], seed: int) -> Section:
     """Interquartile means and probabilities of improvement."""
-    late, early = comparable(found)
-    panels, pairs, until = middles(late, seed), improvements(late, seed), horizons(late)
+    kept, left_out = comparable(found)
+    panels, pairs, until = middles(kept, seed), improvements(kept, seed), horizons(kept)
     charts: list[Intervals] = [middle_chart(i, panel, until) for i, panel in enumerate(panels, 1)]
     if pairs:
         charts.append(improvement_chart(pairs))
@@ -109,10 +109,12 @@ def aggregate_section(found: Sequence[Final], seed: int) -> Section:
         f"{seed}). Side by side are methods on the same set of tasks only; each probability "
         "compares a method with the first that shares most tasks with it."
     )
-    names = ", ".join(f"{final.label} on {final.task}" for final in early)
-    left = f"Left out, as it ended before half of the longest on its task: {names}."
-    paragraphs = (text, left) if early else (text,)
-    return Section("aggregates", "Across tasks", paragraphs, tuple(charts))
+    left = [
+        f"Left out, as {reason}: {', '.join(f'{one.label} on {one.task}' for one in finals)}."
+        for reason, finals in left_out.items()
+        if finals
+    ]
+    return Section("aggregates", "Across tasks", (text, *left), tuple(charts))
 
 
 def efficiency_section(found: Sequence[Final], wanted: Sequence[float]) -> Section:

@@ -69,7 +69,7 @@ def made(arguments: Sequence[str]) -> Made:
     revision = (commit() or {}).get("revision") or ""
     version = f"{fastr.__version__} {revision[:12]}".strip()
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return Made(shown(shlex.join(["fastr", "report", *arguments]), 2_000), version, date)
+    return Made(shown(shlex.join(["fastr", *arguments]), 2_000), version, date)
 
 
 def sections(found: Found, choices: Choices) -> tuple[list[Section], list[Final]]:
