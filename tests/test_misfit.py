@@ -462,6 +462,22 @@ def test_the_figure_joins_reports_with_returns(tmp_path, capsys):
     assert "2 marker(s)" in capsys.readouterr().out
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     assert (tmp_path / "figure.csv").read_text().splitlines()[1].startswith("walker-walk,a,6,0.1")
+    (tmp_path / "folder.png").mkdir()
+    assert run([*arguments, "--out", str(tmp_path / "folder.png")]) == 2
+    assert "folder.png is a directory" in capsys.readouterr().err
+    assert not (tmp_path / "folder.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.PNG", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")]
+)
+def test_the_figure_has_the_form_that_its_name_says(name, start, tmp_path):
+    (tmp_path / "report.json").write_text(json.dumps({"datasets": [entry_of("a", "dog-run")]}))
+    table = tmp_path / "returns.csv"
+    table.write_text("method,task,mean\nfastr,dog-run,560\nctrl-sr,dog-run,100\n")
+    arguments = ["misfit-figure", str(tmp_path), "--returns", str(table)]
+    assert run([*arguments, "--out", str(tmp_path / name)]) == 0
+    assert (tmp_path / name).read_bytes().startswith(start)
 
 
 def test_thirteen_tasks_are_named():
