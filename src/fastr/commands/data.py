@@ -163,7 +163,8 @@ class MisfitFigure:
 
     def run(self) -> int:
         """Read, draw, say what is missing."""
-        from fastr.misfit.scatter import draw, missing, points, returns_of, write_table
+        from fastr.misfit.scatter import draw, missing, points, write_table
+        from fastr.report.gains import returns_of
 
         require_picture(self.out)
         found = points(self.reports, returns_of(self.returns))
