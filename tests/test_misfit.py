@@ -499,7 +499,7 @@ def test_the_gain_is_over_all_seeds_in_whatever_order_their_runs_are_named(tmp_p
         write_run(tmp_path / "c", "walker-walk", "ctrl-sr", (0,), 400.0),
     ]
     for order in permutations(runs):
-        assert gain_of(*order) == pytest.approx(100 * SHARE)
+        assert gain_of(*order, runs[0]) == pytest.approx(100 * SHARE)
 
 
 def test_runs_that_are_not_alike_have_no_gain(tmp_path):
@@ -513,13 +513,32 @@ def test_runs_that_are_not_alike_have_no_gain(tmp_path):
     assert gain_of(quick, fastr, joint) == pytest.approx(20 * SHARE)
 
 
+def test_runs_are_compared_with_those_of_the_same_options(tmp_path):
+    """Whatever else was tried on the task, by how many options and named in whatever order."""
+    odd = {"frame_skip": 1, "eval_episodes": 7, "replay_capacity": 99}
+    runs = [
+        write_run(tmp_path / "a", "walker-walk", "fastr", (0,), 300.0, **odd),
+        write_run(tmp_path / "b", "walker-walk", "fastr", (0,), 200.0),
+        write_run(tmp_path / "c", "walker-walk", "fastr", (0,), 800.0, frames=22_000),
+        write_run(tmp_path / "d", "walker-walk", "ctrl-sr", (0,), 100.0),
+        write_run(tmp_path / "e", "walker-walk", "ctrl-sr", (0,), 900.0, **odd),
+    ]
+    for order in permutations(runs[:4]):
+        assert gain_of(*order) == pytest.approx(100 * SHARE)
+    with pytest.raises(UserError, match="several pairs"):
+        returns_of(runs)
+    assert gain_of(*runs[:3], runs[4]) == pytest.approx(-600 * SHARE)
+
+
 def test_several_gains_on_a_task_are_refused(tmp_path):
     runs = [
         write_run(tmp_path / f"{method}-{preset}", "walker-walk", method, (0,), preset=preset)
         for method in ("fastr", "ctrl-sr")
         for preset in ("paper", "quick")
     ]
-    with pytest.raises(UserError, match=r"several pairs .* walker-walk \(FaStR; FaStR, quick\)"):
+    with pytest.raises(
+        UserError, match=r"several pairs .* walker-walk \(.*fastr-paper; .*fastr-quick\)"
+    ):
         returns_of(runs)
 
 

@@ -1,6 +1,7 @@
 """FaStR beside CTRL-SR: their final returns where both were run alike and equally long."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 
 from fastr.envs.names import respelled
@@ -8,7 +9,7 @@ from fastr.errors import UserError
 from fastr.misfit.scatter import FACTORED, JOINT, Returns
 from fastr.report.finals import Final, finals
 from fastr.report.reading import run_series
-from fastr.report.series import Curve, Origin, Series, united
+from fastr.report.series import Curve, Origin, Series, differing, options_of, united
 from fastr.report.tables import COLUMNS, csv_evaluations, finite, frame_number, table_lines
 from fastr.report.text import shown
 
@@ -18,14 +19,16 @@ CURVES = ("task", "method", *COLUMNS)
 
 def returns_of(paths: Iterable[Path]) -> Returns:
     """Returns from run directories and tables; UserError where a task has several pairs."""
-    found = pairs(finals(united([one for path in paths for one in series_of(path)]))[0])
+    once = {path.resolve(): path for path in paths}.values()
+    found = pairs([one for path in once for one in series_of(path)])
     seen: dict[str, Final] = {}
     for factored, _ in found:
         first = seen.setdefault(factored.task, factored)
         if first is not factored:
+            places = "; ".join(one.series.origins[0].path for one in (first, factored))
             raise UserError(
-                f"--returns has several pairs of both methods on {factored.task} ({first.label}; "
-                f"{factored.label}); name the runs or tables of one."
+                f"--returns has several pairs of both methods on {factored.task} ({places}); "
+                "name the runs or tables of one."
             )
     return gains(found)
 
@@ -39,16 +42,41 @@ def gains(found: Sequence[tuple[Final, Final]]) -> Returns:
     return result
 
 
-def pairs(found: Sequence[Final]) -> list[tuple[Final, Final]]:
+def pairs(found: Sequence[Series]) -> list[tuple[Final, Final]]:
     """FaStR and CTRL-SR wherever both were run alike and equally long."""
     return [
         (factored, joint)
-        for factored in found
-        for joint in found
+        for group in alike(found)
+        for factored, joint in permutations(finals(united(group))[0], 2)
         if (factored.series.method, joint.series.method) == (FACTORED, JOINT)
-        and (factored.task, factored.series.variant, factored.frames)
-        == (joint.task, joint.series.variant, joint.frames)
+        and (factored.series.variant, factored.frames) == (joint.series.variant, joint.frames)
     ]
+
+
+def alike(found: Sequence[Series]) -> list[list[Series]]:
+    """Series of both methods on one task, in groups with the same value of every varied option.
+
+    Options in which the methods differ from each other, but not among their own runs, belong to
+    the methods.
+    """
+    kinds: dict[tuple[str, str], list[Series]] = {}
+    for one in found:
+        if one.method in (FACTORED, JOINT):
+            kinds.setdefault((one.task, one.variant), []).append(one)
+    groups: dict[tuple[str, ...], list[Series]] = {}
+    for kind, here in kinds.items():
+        options = varied_options(here)
+        for one in here:
+            values = (repr(one.settings.get(name)) for name in options)
+            groups.setdefault((*kind, *values), []).append(one)
+    return [group for _, group in sorted(groups.items())]
+
+
+def varied_options(here: Sequence[Series]) -> list[str]:
+    """Options in which runs of the same method differ, the budget among them."""
+    options = [*options_of(here), "frames"]
+    own = [[one for one in here if one.method == method] for method in (FACTORED, JOINT)]
+    return sorted({name for runs in own for name in differing(runs, options)})
 
 
 def series_of(path: Path) -> list[Series]:

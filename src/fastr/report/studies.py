@@ -71,7 +71,7 @@ def unadapted(
     return tuple(found.items())
 
 
-def misfit_section(found: Found, finals: Sequence[Final]) -> Section | None:
+def misfit_section(found: Found) -> Section | None:
     """CP misfit of every diagnosed dataset, and against the return gain where both are known."""
     if not found.misfits:
         return None
@@ -90,7 +90,7 @@ def misfit_section(found: Found, finals: Sequence[Final]) -> Section | None:
         )
         for kind, label in MISFITS.items()
     ]
-    markers = points(found.misfits, gains(pairs(finals)))
+    markers = points(found.misfits, gains(pairs(found.series)))
     markers = [point._replace(task=shown(point.task)) for point in markers]
     if any(point.gain is not None for point in markers):
         charts += [

@@ -86,7 +86,7 @@ def sections(found: Found, choices: Choices) -> tuple[list[Section], list[Final]
         clock_section(numbers, choices.price),
         ablation_section(found, numbers),
         transfer_section(found, numbers),
-        misfit_section(found, numbers),
+        misfit_section(found),
         coverage_section(found),
         provenance_section(numbers, found, without),
     ]
