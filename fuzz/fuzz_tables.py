@@ -3,7 +3,8 @@
 from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.misfit.scatter import points, table_returns
+    from fastr.misfit.scatter import points
+    from fastr.report.gains import table_series
     from fastr.report.reading import Found, coverage_lines, jsonl_evaluations, take_table
     from fastr.report.sidecar import read_sidecar
     from fastr.report.tables import csv_evaluations
@@ -15,7 +16,7 @@ READERS = (
     ("rows.jsonl", jsonl_evaluations),
     ("curve.json", read_sidecar),
     ("table.csv", lambda path: take_table(path, Found())),
-    ("returns.csv", table_returns),
+    ("returns.csv", table_series),
     ("report.json", lambda path: points([path], {})),
 )
 

@@ -141,7 +141,8 @@ LAYERS = [
     {"report.tables", "report.finals", "report.latex", "report.page", "report.drawing"},
     {"report.sidecar", "report.aggregates"},
     {"report.reading", "report.returns", "report.sections"},
-    {"report.studies", "report.readme"},
+    {"report.gains", "report.readme"},
+    {"report.studies"},
     {"report.writing"},
     {
         "commands.__init__",
@@ -197,7 +198,14 @@ def test_imports_only_point_down():
 
 LIGHT = ["envs", "pool", "runs", "summary", "plots", "evaluate"]
 LIGHT += ["datasets.opening", "datasets.store", "misfit.writing", "misfit.scatter"]
-LIGHT += ["report.writing", "commands.report", "commands.sweep", "sweep.cluster", "cli"]
+LIGHT += [
+    "report.gains",
+    "report.writing",
+    "commands.report",
+    "commands.sweep",
+    "sweep.cluster",
+    "cli",
+]
 
 
 @pytest.mark.parametrize("module", LIGHT)

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import equinox as eqx
@@ -22,12 +23,14 @@ from fastr.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
 from fastr.misfit.diagnose import diagnose, opened
 from fastr.misfit.intervals import Estimate, estimate
 from fastr.misfit.predictors import Predictor, scales_of
-from fastr.misfit.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points, returns_of
+from fastr.misfit.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points
 from fastr.misfit.splits import split
 from fastr.misfit.verdict import Evidence, verdict
 from fastr.optim import Adam, Trainable
+from fastr.report.gains import returns_of
 from fastr.representations.scores import ranking_loss, ranking_losses
 from fastr.spec import EnvSpec
+from report_inputs import EVALUATIONS, write_run
 from transitions import walk, write_npz
 
 DIMS, EPISODES, STEPS = 2, 50, 100
@@ -487,6 +490,99 @@ def test_the_figure_joins_reports_with_returns(tmp_path, capsys):
     assert "2 marker(s)" in capsys.readouterr().out
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     assert (tmp_path / "figure.csv").read_text().splitlines()[1].startswith("walker-walk,a,6,0.1")
+    (tmp_path / "folder.png").mkdir()
+    assert run([*arguments, "--out", str(tmp_path / "folder.png")]) == 2
+    assert "folder.png is a directory" in capsys.readouterr().err
+    assert not (tmp_path / "folder.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.PNG", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")]
+)
+def test_the_figure_has_the_form_that_its_name_says(name, start, tmp_path):
+    (tmp_path / "report.json").write_text(json.dumps({"datasets": [entry_of("a", "dog-run")]}))
+    table = tmp_path / "returns.csv"
+    table.write_text("method,task,mean\nfastr,dog-run,560\nctrl-sr,dog-run,100\n")
+    arguments = ["misfit-figure", str(tmp_path), "--returns", str(table)]
+    assert run([*arguments, "--out", str(tmp_path / name)]) == 0
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+SHARE = 6.5 / 11
+"""Of the last return, in the mean of the last ten of `write_run`'s curves."""
+
+
+def gain_of(*paths):
+    returns = returns_of(paths)
+    return returns["walker-walk", "fastr"] - returns["walker-walk", "ctrl-sr"]
+
+
+def test_the_gain_is_over_all_seeds_in_whatever_order_their_runs_are_named(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", "walker-walk", "fastr", (0,), 900.0),
+        write_run(tmp_path / "b", "walker-walk", "fastr", (1,), 99.0),
+        write_run(tmp_path / "c", "walker-walk", "ctrl-sr", (0,), 400.0),
+    ]
+    for order in permutations(runs):
+        assert gain_of(*order, runs[0]) == pytest.approx(100 * SHARE)
+
+
+def test_runs_that_are_not_alike_have_no_gain(tmp_path):
+    fastr = write_run(tmp_path / "a", "walker-walk", "fastr", (0,))
+    short = write_run(tmp_path / "b", "walker-walk", "ctrl-sr", (0,), 9.0, EVALUATIONS[:11])
+    quick = write_run(tmp_path / "c", "walker-walk", "ctrl-sr", (0,), preset="quick")
+    again = write_run(tmp_path / "d", "walker-walk", "fastr", (0,))
+    joint = write_run(tmp_path / "e", "walker-walk", "ctrl-sr", (0,), 80.0)
+    assert returns_of([fastr, short]) == returns_of([fastr, quick]) == {}
+    assert returns_of([fastr, again, joint]) == {}
+    assert gain_of(quick, fastr, joint) == pytest.approx(20 * SHARE)
+
+
+def test_runs_are_compared_with_those_of_the_same_options(tmp_path):
+    """Whatever else was tried on the task, by how many options and named in whatever order."""
+    odd = {"frame_skip": 1, "eval_episodes": 7, "replay_capacity": 99}
+    runs = [
+        write_run(tmp_path / "a", "walker-walk", "fastr", (0,), 300.0, **odd),
+        write_run(tmp_path / "b", "walker-walk", "fastr", (0,), 200.0),
+        write_run(tmp_path / "c", "walker-walk", "fastr", (0,), 800.0, frames=22_000),
+        write_run(tmp_path / "d", "walker-walk", "ctrl-sr", (0,), 100.0),
+        write_run(tmp_path / "e", "walker-walk", "ctrl-sr", (0,), 900.0, **odd),
+    ]
+    for order in permutations(runs[:4]):
+        assert gain_of(*order) == pytest.approx(100 * SHARE)
+    with pytest.raises(UserError, match="several pairs"):
+        returns_of(runs)
+    assert gain_of(*runs[:3], runs[4]) == pytest.approx(-600 * SHARE)
+
+
+def test_several_gains_on_a_task_are_refused(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{method}-{preset}", "walker-walk", method, (0,), preset=preset)
+        for method in ("fastr", "ctrl-sr")
+        for preset in ("paper", "quick")
+    ]
+    with pytest.raises(
+        UserError, match=r"several pairs .* walker-walk \(.*fastr-paper; .*fastr-quick\)"
+    ):
+        returns_of(runs)
+
+
+def test_a_spreadsheets_table_is_read_and_no_mean_is_there_twice(tmp_path):
+    table = tmp_path / "returns.csv"
+    text = "task,method,mean,frames\nwalker-walk,FaStR,90,11000\nwalker-walk,CTRL-SR,70,11000\n"
+    table.write_text(text, encoding="utf-8-sig")
+    assert gain_of(table) == 20
+    table.write_text(text + "walker_walk,fastr,10,11000\n")
+    with pytest.raises(UserError, match="line 4: fastr on walker-walk is there twice"):
+        returns_of([table])
+    table.write_text("task,method,mean,frames\nwalker-walk,CTRL-SR,70,11000\n")
+    run = write_run(tmp_path / "a", "walker-walk", "fastr", (0,), 110 / SHARE)
+    assert gain_of(table, run) == pytest.approx(40)
+    table.write_text("task,method,mean\nwalker-walk,CTRL-SR,70\n")
+    assert returns_of([table, run]) == {}
+    table.write_text("task,method,mean\nwalker-walk,CTRL-SR,high\n")
+    with pytest.raises(UserError, match="line 2: mean is 'high'; it must be a finite number"):
+        returns_of([table])
 
 
 def test_thirteen_tasks_are_named():

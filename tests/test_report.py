@@ -295,6 +295,10 @@ def test_misfit_gain_needs_both_methods_run_alike(diagnosed, tmp_path):
     (head, row) = shown_of(tmp_path)[0]["misfit-gain-nce"]
     gain = row[head.index("return gain: FaStR less CTRL-SR")]
     assert gain == pytest.approx(200 * 6.5 / 11)
+    # A run with another option, elsewhere or here, leaves the gain as it is.
+    for task in ("gym:HalfCheetah-v5", "walker-walk"):
+        write_run(tmp_path / task, task, "fastr", (0,), frame_skip=1)
+        assert shown_of(tmp_path)[0]["misfit-gain-nce"] == [head, row]
 
 
 WRONG = {

@@ -176,6 +176,21 @@ def test_interquartile_means_share_their_tasks():
     }
 
 
+@pytest.mark.parametrize(
+    ("task", "counts"),
+    [
+        ("humanoid_CMU-run", True),
+        ("HalfCheetah-v4", False),
+        ("gym:Pendulum-v1", False),
+        ("dog-run@latency=2", False),
+        ("lqr-lqr_2_1", False),
+    ],
+)
+def test_only_returns_between_0_and_1000_are_averaged_over_tasks(task, counts):
+    late, early = comparable(numbers(series(task, "fastr", [[0, 0, 100]])))
+    assert ([final.task for final in late], early) == ([task] if counts else [], [])
+
+
 def test_what_has_just_begun_takes_nobody_back():
     found = numbers(
         series("walker-walk", "fastr", [[0, 1, 2]]),

@@ -16,6 +16,7 @@ from fastr.misfit.config import MisfitConfig
 
 TRANSITIONS = 100_000
 """Played unless another number is asked for."""
+PICTURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -156,14 +157,16 @@ class MisfitFigure:
     """Returns of both methods: CSV files (task, method, mean; or task, method, seed, frames,
     return) or run directories."""
     out: Path = Path("misfit.png")
-    """Picture to write; the numbers go beside it as .csv."""
+    """Picture to write (.png, .svg or .pdf); the numbers go beside it as .csv."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
 
     def run(self) -> int:
         """Read, draw, say what is missing."""
-        from fastr.misfit.scatter import draw, missing, points, returns_of, write_table
+        from fastr.misfit.scatter import draw, missing, points, write_table
+        from fastr.report.gains import returns_of
 
+        require_picture(self.out)
         found = points(self.reports, returns_of(self.returns))
         with write_errors(self.out):
             self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -176,3 +179,11 @@ class MisfitFigure:
         for line in missing(found):
             print(f"  {line}")
         return 0
+
+
+def require_picture(out: Path) -> None:
+    """Raise UserError unless a picture can have this name."""
+    if out.suffix.lower() not in PICTURES:
+        raise UserError(f"--out {out} must end in .png, .svg or .pdf.")
+    if out.is_dir():
+        raise UserError(f"--out {out} is a directory; name a picture, such as {out}/misfit.png.")

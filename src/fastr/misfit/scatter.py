@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +13,6 @@ from fastr.envs.names import respelled
 from fastr.errors import UserError
 from fastr.misfit.report import REPORT
 from fastr.plots import plotting
-from fastr.runs import CONFIG, RunDirectory
-from fastr.summary import LAST, summary
 from fastr.untrusted import bounded_bytes
 
 TABLE_TASKS = (
@@ -122,77 +120,6 @@ def finite(value: object) -> bool:
     return type(value) in (int, float) and math.isfinite(value)  # pyright: ignore
 
 
-def returns_of(paths: Iterable[Path]) -> Returns:
-    """Final returns from tables and run directories; what is named later replaces what was."""
-    found: Returns = {}
-    for path in paths:
-        found |= run_returns(path) if path.is_dir() else table_returns(path)
-    return found
-
-
-def run_returns(path: Path) -> Returns:
-    """The last ten evaluations of a run, averaged over its seeds."""
-    run = RunDirectory.open(path)
-    train = run.config["train"]
-    seeds = train.get("seeds")
-    mean = summary(run.rows(), seeds if isinstance(seeds, list) else ())[
-        "last_10_evaluations_return_mean"
-    ]
-    if mean is None:
-        raise UserError(f"{path} has no evaluation yet ({CONFIG} is there, rows are not).")
-    return {(respelled(str(train.get("task"))), str(train.get("method"))): mean}
-
-
-def table_returns(path: Path) -> Returns:
-    """Returns from a CSV file: task, method and mean; or task, method, seed, frames and return."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = csv.DictReader(file)
-            rows, columns = list(lines), set(lines.fieldnames or ())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
-    except (ValueError, csv.Error) as error:
-        raise UserError(f"{path} is not a CSV file ({error}).") from error
-    if {"task", "method", "mean"} <= columns:
-        return {identity(row): number(path, i, row, "mean") for i, row in enumerate(rows)}
-    if {"task", "method", "seed", "frames", "return"} <= columns:
-        return curve_returns(path, rows)
-    raise UserError(
-        f"{path} needs the columns task, method and mean, or task, method, seed, frames and return."
-    )
-
-
-def curve_returns(path: Path, rows: list[dict[str, Any]]) -> Returns:
-    """The mean of each seed's last ten evaluations, averaged over seeds."""
-    curves: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
-    for i, row in enumerate(rows):
-        seeds = curves.setdefault(identity(row), {})
-        place = number(path, i, row, "frames"), number(path, i, row, "return")
-        seeds.setdefault(str(row["seed"]), []).append(place)
-    return {
-        key: float(np.mean([np.mean([v for _, v in sorted(c)[-LAST:]]) for c in seeds.values()]))
-        for key, seeds in curves.items()
-    }
-
-
-def identity(row: dict[str, Any]) -> tuple[str, str]:
-    """Task and method, the method as the command line spells it."""
-    return respelled(str(row["task"])), str(row["method"]).lower()
-
-
-def number(path: Path, row: int, values: dict[str, Any], column: str) -> float:
-    """A finite number from a table; UserError with its place otherwise."""
-    try:
-        value = float(values[column])
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(
-            f"{path}: column {column}, row {row} is {values[column]!r:.40}, which is not a number."
-        )
-    return value
-
-
 def missing(found: Sequence[Point]) -> list[str]:
     """What the thirteen tasks still lack, in words."""
     measured = {point.task for point in found}
@@ -200,7 +127,8 @@ def missing(found: Sequence[Point]) -> list[str]:
     without = [task for task in (*TABLE_TASKS, *EXTRA_TASKS) if task not in measured]
     lacking = sorted(measured - gained)
     lines = [f"no misfit measured: {', '.join(without)}"] if without else []
-    return lines + ([f"no returns of both methods: {', '.join(lacking)}"] if lacking else [])
+    said = f"no returns of both methods, run alike and equally long: {', '.join(lacking)}"
+    return [*lines, said] if lacking else lines
 
 
 def write_table(found: Sequence[Point], path: Path) -> None:
@@ -218,7 +146,9 @@ def draw(found: Sequence[Point], path: Path) -> None:
     """Both panels: gain against the NCE misfit, and against the moment misfit."""
     drawn = [point for point in found if point.gain is not None]
     if not drawn:
-        raise UserError("No dataset has both a misfit and the returns of both methods to draw.")
+        raise UserError(
+            "No dataset has both a misfit and returns of both methods, run alike and equally long."
+        )
     pyplot = plotting()
     figure, both = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
     markers = [draw_panel(axes, drawn, kind) for axes, kind in zip(both, KINDS, strict=True)]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastr.envs.names import tasks as suite_tasks
 from fastr.report.finals import Final, horizons, labels
 from fastr.report.stats import (
     Interval,
@@ -16,7 +17,9 @@ from fastr.report.stats import (
 )
 
 LARGEST_RETURN = 1_000.0
-"""Of every DM Control Suite task: rewards from 0 to 1 over 1,000 steps."""
+"""Of the DM Control Suite's tasks but lqr's: rewards from 0 to 1 over 1,000 steps."""
+SCALED = frozenset(task for task in suite_tasks() if not task.startswith("lqr-"))
+"""Tasks whose returns share that scale; lqr's rewards are 1 less a cost without bound."""
 SHARES = (0.5, 0.9)
 """Of the best final mean: the returns whose reaching is timed unless others are named."""
 
@@ -75,19 +78,14 @@ class Clock(NamedTuple):
     cost: float | None
 
 
-def in_suite(task: str) -> bool:
-    """Whether a task is one of the DM Control Suite's as it is, so that returns share a scale."""
-    return ":" not in task and "@" not in task
-
-
 def comparable(found: Sequence[Final]) -> tuple[list[Final], dict[str, list[Final]]]:
-    """Finals on the suite's tasks to compare, and those left out, by the reason.
+    """Finals on tasks that share a scale, to compare, and those left out, by the reason.
 
     One run that has just begun would take all others on its task back to its own beginning, so
     what ended before half of the longest is left out. So is what has no evaluation as early as the
     last one of another: a curve of one point at the end of a longer training, say.
     """
-    inside = [final for final in found if in_suite(final.task)]
+    inside = [final for final in found if final.task in SCALED]
     longest: dict[str, int] = {}
     for final in inside:
         longest[final.task] = max(final.frames, longest.get(final.task, 0))

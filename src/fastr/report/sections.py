@@ -103,7 +103,7 @@ def aggregate_section(found: Sequence[Final], seed: int) -> Section:
     if pairs:
         charts.append(improvement_chart(pairs))
     text = (
-        "Over DM Control Suite tasks, whose returns all lie between 0 and 1,000. Each run counts "
+        "Over the DM Control Suite tasks whose returns lie between 0 and 1,000. Each run counts "
         "with the mean of its last ten evaluations up to the last frame that all compared methods "
         "reached. Intervals: 95 %, runs resampled within each task (2,000 times, generator seed "
         f"{seed}). Side by side are methods on the same set of tasks only; each probability "

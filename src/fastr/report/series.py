@@ -167,10 +167,14 @@ def varied(found: Sequence[Series]) -> list[Series]:
 
     Budgets may differ from task to task, so they are named only where they differ on one.
     """
-    names = dict.fromkeys(name for one in found for name in one.settings)
-    options = [name for name in names if name not in NOT_SETTINGS]
-    told = spelled(found, options, lambda one: (one.method, one.variant))
+    told = spelled(found, options_of(found), lambda one: (one.method, one.variant))
     return spelled(told, ["frames"], lambda one: (one.task, one.method, one.variant))
+
+
+def options_of(found: Sequence[Series]) -> list[str]:
+    """Every option that says what was learned or how it was measured."""
+    names = dict.fromkeys(name for one in found for name in one.settings)
+    return [name for name in names if name not in NOT_SETTINGS]
 
 
 def spelled(

@@ -5,17 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from fastr.misfit.scatter import (
-    FACTORED,
-    JOINT,
-    Returns,
-    missing,
-    points,
-    report_entries,
-    task_of,
-)
+from fastr.misfit.scatter import missing, points, report_entries, task_of
 from fastr.report.content import Bar, Cell, Grid, Intervals, Line, Lines, Scatter, Section
 from fastr.report.finals import Final
+from fastr.report.gains import gains, pairs
 from fastr.report.reading import Found
 from fastr.report.sections import curve_chart
 from fastr.report.series import NAMES, Origin
@@ -78,7 +71,7 @@ def unadapted(
     return tuple(found.items())
 
 
-def misfit_section(found: Found, finals: Sequence[Final]) -> Section | None:
+def misfit_section(found: Found) -> Section | None:
     """CP misfit of every diagnosed dataset, and against the return gain where both are known."""
     if not found.misfits:
         return None
@@ -97,7 +90,7 @@ def misfit_section(found: Found, finals: Sequence[Final]) -> Section | None:
         )
         for kind, label in MISFITS.items()
     ]
-    markers = points(found.misfits, gains(finals))
+    markers = points(found.misfits, gains(pairs(found.series)))
     markers = [point._replace(task=shown(point.task)) for point in markers]
     if any(point.gain is not None for point in markers):
         charts += [
@@ -116,24 +109,6 @@ def misfit_section(found: Found, finals: Sequence[Final]) -> Section | None:
     )
     said = f"{text} Still to measure for the paper's figure: {lacking}." if lacking else text
     return section("misfit", "CP misfit", said, charts, [])
-
-
-def gains(finals: Sequence[Final]) -> Returns:
-    """Returns of FaStR and CTRL-SR on tasks where both were run alike and equally long."""
-    result: Returns = {}
-    for final in finals:
-        if final.series.method != FACTORED:
-            continue
-        for other in finals:
-            alike = (other.task, other.series.variant, other.frames) == (
-                final.task,
-                final.series.variant,
-                final.frames,
-            )
-            if other.series.method == JOINT and alike:
-                result.setdefault((final.task, FACTORED), final.mean)
-                result.setdefault((final.task, JOINT), other.mean)
-    return result
 
 
 def coverage_section(found: Found) -> Section | None:

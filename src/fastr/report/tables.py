@@ -98,11 +98,11 @@ def frame_number(cell: object, place: str) -> int:
     return int(number)
 
 
-def finite(cell: object, place: str) -> float:
+def finite(cell: object, place: str, name: str = "return") -> float:
     """A return; UserError with its place otherwise."""
     number = parsed(cell)
     if not abs(number) <= LARGEST:
-        raise UserError(f"{place}: return is {shown(repr(cell), 40)}; it must be a finite number.")
+        raise UserError(f"{place}: {name} is {shown(repr(cell), 40)}; it must be a finite number.")
     return number
 
 

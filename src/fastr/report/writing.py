@@ -13,7 +13,7 @@ from rich.progress import track
 import fastr
 from fastr.commits import commit
 from fastr.errors import UserError
-from fastr.report.aggregates import in_suite
+from fastr.report.aggregates import SCALED
 from fastr.report.content import Section
 from fastr.report.drawing import draw
 from fastr.report.finals import Final, finals, labels
@@ -76,7 +76,7 @@ def sections(found: Found, choices: Choices) -> tuple[list[Section], list[Final]
     """Everything there is to show, and the numbers behind it."""
     numbers, without = finals(united(found.series))
     plain = [final for final in numbers if "@" not in final.task]
-    suite = any(in_suite(final.task) for final in plain)
+    suite = any(final.task in SCALED for final in plain)
     parts = [
         curves_section(plain) if plain else None,
         table_one(plain) if suite else None,
@@ -86,7 +86,7 @@ def sections(found: Found, choices: Choices) -> tuple[list[Section], list[Final]
         clock_section(numbers, choices.price),
         ablation_section(found, numbers),
         transfer_section(found, numbers),
-        misfit_section(found, numbers),
+        misfit_section(found),
         coverage_section(found),
         provenance_section(numbers, found, without),
     ]
