@@ -215,6 +215,43 @@ def test_theory_does_not_write_among_other_files(tmp_path, refused):
     assert page.read_text() == "mine"
 
 
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("other", [["linearity", "certificates"], ["certificates"], []])
+def test_theory_keeps_the_results_of_other_parts(tmp_path, refused, other):
+    assert run(["theory", "linearity", "--seeds", "3", "--out", str(tmp_path)]) == 0
+    before = content(tmp_path)
+    made = "made by `fastr theory linearity --seeds 3`"
+    refused(["theory", *other, "--seeds", "3", "--out", str(tmp_path)], made, "another --out")
+    assert content(tmp_path) == before
+
+
+def test_theory_keeps_the_results_of_other_seeds(tmp_path, refused):
+    assert run(["theory", "linearity", "--seeds", "3", "--out", str(tmp_path)]) == 0
+    before = content(tmp_path)
+    refused(["theory", "linearity", "--seeds", "4", "--out", str(tmp_path)], "--seeds 3`")
+    assert content(tmp_path) == before
+
+
+def test_theory_runs_the_same_command_again(tmp_path):
+    arguments = ["theory", "linearity", "--seeds", "3", "--out", str(tmp_path)]
+    assert run(arguments) == 0
+    before = content(tmp_path)
+    (tmp_path / "linearity.csv").unlink()
+    assert run(arguments) == 0
+    assert (tmp_path / "linearity.csv").read_bytes() == before["linearity.csv"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '"theory"'])
+def test_theory_does_not_overwrite_a_file_of_its_name(tmp_path, refused, text):
+    file = tmp_path / "theory.json"
+    file.write_text(text)
+    refused(["theory", "linearity", "--out", str(tmp_path)], "not a result of fastr theory")
+    assert content(tmp_path) == {"theory.json": text.encode()}
+
+
 def test_theory_says_before_the_work_that_it_cannot_write(refused):
     refused(["theory", "--out", "/proc/theory"], "/proc/theory cannot be written")
 

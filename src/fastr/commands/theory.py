@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from fastr.checks import require_seeds
 from fastr.commands.show import Flag, places, print_json, print_table
 from fastr.errors import UserError, nearest, write_errors
+from fastr.untrusted import bounded_bytes
 
 if TYPE_CHECKING:
     from fastr.theory.report import Section
@@ -85,12 +86,27 @@ class Theory:
         if taken is not None and not taken.is_dir():
             raise UserError(f"--out {self.out} is not possible: {taken} is a file.")
         with write_errors(self.out):
-            used = self.out.is_dir() and any(self.out.iterdir())
-            if used and not (self.out / RESULTS).exists():
-                raise UserError(
-                    f"{self.out} is not empty and holds no {RESULTS}, so it is not this command's; "
-                    "choose another --out."
-                )
+            if self.out.is_dir() and any(self.out.iterdir()):
+                self.refuse_other()
+
+    def refuse_other(self) -> None:
+        """Raise UserError unless what lies in a used --out was made by this same command."""
+        file = self.out / RESULTS
+        if not file.exists():
+            raise UserError(
+                f"{self.out} is not empty and holds no {RESULTS}, so it is not this command's; "
+                "choose another --out."
+            )
+        try:
+            theirs = json.loads(bounded_bytes(file))["command"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise UserError(
+                f"{file} is not a result of fastr theory; choose another --out."
+            ) from error
+        if theirs != self.command:
+            raise UserError(
+                f"{file} was made by `{theirs}`, not by `{self.command}`; choose another --out."
+            )
 
     def measured(self) -> list["Section"]:
         """The chosen parts' sections, with a bar on a terminal and lines elsewhere."""
