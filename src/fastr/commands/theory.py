@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NAMES = ("linearity", "ratio", "certificates", "separation", "exploration")
 RESULTS = "theory.json"
+WORDS = {True: "holds", False: "DOES NOT HOLD", None: "no verdict"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Theory:
     out: Path = Path("theory")
     """Directory for index.html, the plots' numbers as CSV, and all results as theory.json."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Seeds; intervals are 95 % over these."""
+    """Seeds; intervals are 95 % over these, and one seed has none."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
 
@@ -134,7 +135,5 @@ def share_of(bar: Progress, task: Any, done: int, weight: int) -> Callable[[floa
 
 def print_verdicts(section: "Section") -> None:
     """A part's claims as a table on stdout."""
-    rows = [
-        (v.claim, v.measured, "holds" if v.holds else "DOES NOT HOLD") for v in section.verdicts
-    ]
+    rows = [(v.claim, v.measured, WORDS[v.holds]) for v in section.verdicts]
     print_table(section.title, ("claim", "measured", ""), rows)
