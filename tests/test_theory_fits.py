@@ -228,7 +228,22 @@ def test_intervals_by_hand():
     assert summary.high - summary.mean == pytest.approx(4.302653 / math.sqrt(3), rel=1e-5)
     assert log_interval(np.array([1.0, 100.0])).mean == pytest.approx(10.0)
     single = interval(np.array([[5.0, 6.0]]))
-    np.testing.assert_array_equal(single.low, single.high)
+    np.testing.assert_array_equal(single.mean, [5.0, 6.0])
+    assert single.low is single.high is None
+
+
+def test_one_seed_has_no_interval():
+    one, two = log_interval(np.array([3.0])), log_interval(np.array([4.0, 5.0]))
+    assert one.text() == "3.00"
+    assert one.low is one.high is None
+    assert one.below(two) is two.below(one) is None
+    assert "[" in two.text()
+
+
+def test_an_interval_below_another_ends_before_it_begins():
+    low, high = interval(np.array([[1.0, 1.0], [1.2, 9.0]])), interval(np.array([[7.0], [7.2]]))
+    np.testing.assert_array_equal(low.below(high), [True, False])
+    np.testing.assert_array_equal(high.below(low), [False, False])
 
 
 def test_exponents_and_crossings_by_hand():

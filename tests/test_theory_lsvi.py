@@ -81,7 +81,10 @@ def test_regret_is_never_negative_and_grows():
 
 
 def test_regret_grows_like_the_square_root_of_the_episodes():
-    """Fitted exponent over episodes 200 to 2,000 from 0.3 to 0.6; a useless feature has 1."""
+    """Fitted exponent over episodes 200 to 2,000 from 0.3 to 0.6; a useless feature has 1.
+
+    This is one lock's: the theorem bounds the exponent from above alone, and other locks have less.
+    """
     model = lock(np.random.default_rng(0))
     features = np.stack([unit_features(model.feature)] * 4)
     outcome = explore(model.mdp, features, Explore(episodes=2_000), np.random.default_rng(0))

@@ -14,12 +14,12 @@ from fastr.theory.catalogue import STUDIES, WEIGHTS
 from fastr.theory.certificates import Problem
 from fastr.theory.families import lock
 from fastr.theory.intervals import log_interval
-from fastr.theory.lsvi import Explore
+from fastr.theory.lsvi import Explore, explore
 from fastr.theory.page import page_text
 from fastr.theory.ranking_fit import Descent
 from fastr.theory.report import Section, Verdict, quiet
 from fastr.theory.studies.certificates import CertificateStudy, covering_ratios, limit_slope
-from fastr.theory.studies.exploration import ExplorationStudy
+from fastr.theory.studies.exploration import ExplorationStudy, Regret
 from fastr.theory.studies.linearity import LinearityStudy
 from fastr.theory.studies.ratio import CP, ENERGY, RatioStudy, best_residual
 from fastr.theory.studies.separation import SeparationStudy
@@ -100,10 +100,10 @@ SMALL = SeparationStudy(
 def test_the_factored_class_is_ahead_on_cp_and_overtaken_off_it():
     on, off = (SMALL.spectral_errors(SMALL.truth(dial)) for dial in (0.0, 0.5))
     of_factored, of_joint = (log_interval(on[kind]) for kind in ("factored", "joint"))
-    assert (of_factored.high < of_joint.low).all()
+    assert np.all(of_factored.below(of_joint))
     of_factored, of_joint = (log_interval(off[kind]) for kind in ("factored", "joint"))
-    assert of_factored.high[0] < of_joint.low[0]
-    assert of_joint.high[-1] < of_factored.low[-1]
+    assert np.asarray(of_factored.below(of_joint))[0]
+    assert np.asarray(of_joint.below(of_factored))[-1]
     assert of_factored.mean[-1] == pytest.approx(SMALL.truth(0.5).cp_error, rel=0.05)
     measured = float(log_interval(SMALL.crossings(off)).mean)
     assert abs(math.log(measured / SMALL.predicted_crossing(0.5))) < math.log(1.5)
@@ -142,20 +142,75 @@ def test_the_whole_separation():
     assert len(section.plots) == 4
 
 
+def small_exploration(*seeds, **sizes):
+    fixed = {"samples": (3_000,), "repeats": 2, "powers": (4.0, 6.0), "first": 20}
+    return ExplorationStudy(seeds, config=Explore(episodes=80), **fixed | sizes)
+
+
 def test_exploration_reports_eta_and_regret():
-    study = ExplorationStudy(
-        (0, 1),
-        config=Explore(episodes=80),
-        samples=(3_000,),
-        repeats=2,
-        powers=(4.0, 6.0),
-        first=20,
-    )
-    section = checked(study.run(quiet))
+    section = checked(small_exploration(0, 1).run(quiet))
     smaller = next(v for v in section.verdicts if "smaller eta" in v.claim)
     assert "2 sizes" in smaller.measured
     etas = {row[0]: float(row[-1].split()[0]) for row in section.grids[0].rows}
     assert etas["true"] < 1e-6 < etas["factored, n = 3,000"] < etas["joint, n = 3,000"]
+
+
+def test_the_order_of_the_seeds_does_not_matter_to_exploration():
+    sizes = {"repeats": 1, "powers": (3.0,)}
+    forward, backward = (small_exploration(*seeds, **sizes) for seeds in ((0, 1), (1, 0)))
+    assert forward.run(quiet) == backward.run(quiet)
+
+
+def test_every_seed_explores_an_mdp_of_its_own(monkeypatch):
+    explored = []
+
+    def recorded(mdp, *arguments):
+        explored.append(mdp.kernel.tobytes())
+        return explore(mdp, *arguments)
+
+    monkeypatch.setattr("fastr.theory.studies.exploration.explore", recorded)
+    small_exploration(0, 1, 2, repeats=1, powers=(3.0,)).run(quiet)
+    assert len(set(explored)) == 3
+
+
+def flat_regrets(power, seeds):
+    """Regrets of every feature that grow with this power of the episodes, the same for all."""
+    curve = np.stack([np.arange(1.0, 81.0) ** power] * seeds)
+    groups = ("true", "factored, n = 3,000", "joint, n = 3,000")
+    return {group: Regret(curve, np.ones(seeds)) for group in groups}
+
+
+@pytest.mark.parametrize(("power", "holds"), [(0.1, True), (0.5, True), (0.7, False)])
+def test_only_an_exponent_above_the_square_root_contradicts_the_bound(power, holds):
+    etas = {kind: np.ones((2, 2)) for kind in ("factored", "joint")}
+    verdicts = small_exploration(0, 1).verdicts(etas, flat_regrets(power, 2))
+    assert "at most like the square root" in verdicts[0].claim
+    assert verdicts[0].holds is holds
+
+
+def test_one_mdp_above_the_square_root_contradicts_the_bound():
+    found = flat_regrets(0.1, 4)
+    found["true"].curve[2] = np.arange(1.0, 81.0) ** 0.7
+    etas = {kind: np.ones((4, 2)) for kind in ("factored", "joint")}
+    assert not small_exploration(0, 1, 2, 3).verdicts(etas, found)[0].holds
+
+
+def test_one_seed_has_no_verdict_by_intervals():
+    section = checked(small_exploration(0).run(quiet))
+    undecided = [v.claim for v in section.verdicts if v.holds is None]
+    assert len(undecided) == 2
+    assert "smaller eta" in undecided[0]
+    assert "less regret" in undecided[1]
+    assert not any("[" in cell for grid in section.grids for row in grid.rows for cell in row)
+    assert not any(curve.low for plot in section.plots for curve in plot.curves)
+    sieve = Sieve(1, 1, finest=8, powers=(3.5, 5.0))
+    assert sieve.verdict(sieve.errors((0,))).holds is None
+    assert sieve.verdict(sieve.errors((0, 1, 2))).holds is not None
+    one, several = (
+        {"factored": np.ones((seeds, 5)), "joint": np.full((seeds, 5), 2.0)} for seeds in (1, 2)
+    )
+    assert SMALL.ahead("L2 objective", one).holds is None
+    assert SMALL.ahead("L2 objective", several).holds is True
 
 
 def test_repeats_of_a_seed_have_data_of_their_own(monkeypatch):
@@ -168,7 +223,8 @@ def test_repeats_of_a_seed_have_data_of_their_own(monkeypatch):
         return {"factored": drawn[-1], "joint": drawn[-1]}
 
     monkeypatch.setattr(ExplorationStudy, "learned", recorded)
-    study.regrets(lock(np.random.default_rng(0)))
+    for seed in study.seeds:
+        study.regrets(lock(np.random.default_rng(0)), np.random.default_rng(seed))
     assert len({feature.tobytes() for feature in drawn}) == 4
 
 
@@ -215,13 +271,55 @@ def test_theory_does_not_write_among_other_files(tmp_path, refused):
     assert page.read_text() == "mine"
 
 
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("other", [["linearity", "certificates"], ["certificates"], []])
+def test_theory_keeps_the_results_of_other_parts(tmp_path, refused, other):
+    assert run(["theory", "linearity", "--seeds", "3", "--out", str(tmp_path)]) == 0
+    before = content(tmp_path)
+    made = "made by `fastr theory linearity --seeds 3`"
+    refused(["theory", *other, "--seeds", "3", "--out", str(tmp_path)], made, "another --out")
+    assert content(tmp_path) == before
+
+
+def test_theory_keeps_the_results_of_other_seeds(tmp_path, refused):
+    assert run(["theory", "linearity", "--seeds", "3", "--out", str(tmp_path)]) == 0
+    before = content(tmp_path)
+    refused(["theory", "linearity", "--seeds", "4", "--out", str(tmp_path)], "--seeds 3`")
+    assert content(tmp_path) == before
+
+
+def test_theory_runs_the_same_command_again(tmp_path):
+    arguments = ["theory", "linearity", "--seeds", "3", "--out", str(tmp_path)]
+    assert run(arguments) == 0
+    before = content(tmp_path)
+    (tmp_path / "linearity.csv").unlink()
+    assert run(arguments) == 0
+    assert (tmp_path / "linearity.csv").read_bytes() == before["linearity.csv"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '"theory"'])
+def test_theory_does_not_overwrite_a_file_of_its_name(tmp_path, refused, text):
+    file = tmp_path / "theory.json"
+    file.write_text(text)
+    refused(["theory", "linearity", "--out", str(tmp_path)], "not a result of fastr theory")
+    assert content(tmp_path) == {"theory.json": text.encode()}
+
+
 def test_theory_says_before_the_work_that_it_cannot_write(refused):
     refused(["theory", "--out", "/proc/theory"], "/proc/theory cannot be written")
 
 
 def test_the_page_marks_what_does_not_hold_and_escapes_text():
-    verdicts = (Verdict("L <= 1 & more", "3 < 4", holds=True), Verdict("b", "c", holds=False))
+    verdicts = (
+        Verdict("L <= 1 & more", "3 < 4", holds=True),
+        Verdict("b", "c", holds=False),
+        Verdict("d", "e", holds=None),
+    )
     page = page_text([Section("x", "T", ("a < b",), verdicts)], "fastr theory x")
     assert "L &lt;= 1 &amp; more" in page
     assert page.count("does not hold</td>") == 1
     assert page.count(">holds</td>") == 1
+    assert page.count(">no verdict</td>") == 1

@@ -14,12 +14,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from fastr.checks import require_seeds
 from fastr.commands.show import Flag, places, print_json, print_table
 from fastr.errors import UserError, nearest, write_errors
+from fastr.untrusted import bounded_bytes
 
 if TYPE_CHECKING:
     from fastr.theory.report import Section
 
 NAMES = ("linearity", "ratio", "certificates", "separation", "exploration")
 RESULTS = "theory.json"
+WORDS = {True: "holds", False: "DOES NOT HOLD", None: "no verdict"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Theory:
     out: Path = Path("theory")
     """Directory for index.html, the plots' numbers as CSV, and all results as theory.json."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Seeds; intervals are 95 % over these."""
+    """Seeds; intervals are 95 % over these, and one seed has none."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
 
@@ -85,12 +87,27 @@ class Theory:
         if taken is not None and not taken.is_dir():
             raise UserError(f"--out {self.out} is not possible: {taken} is a file.")
         with write_errors(self.out):
-            used = self.out.is_dir() and any(self.out.iterdir())
-            if used and not (self.out / RESULTS).exists():
-                raise UserError(
-                    f"{self.out} is not empty and holds no {RESULTS}, so it is not this command's; "
-                    "choose another --out."
-                )
+            if self.out.is_dir() and any(self.out.iterdir()):
+                self.refuse_other()
+
+    def refuse_other(self) -> None:
+        """Raise UserError unless what lies in a used --out was made by this same command."""
+        file = self.out / RESULTS
+        if not file.exists():
+            raise UserError(
+                f"{self.out} is not empty and holds no {RESULTS}, so it is not this command's; "
+                "choose another --out."
+            )
+        try:
+            theirs = json.loads(bounded_bytes(file))["command"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise UserError(
+                f"{file} is not a result of fastr theory; choose another --out."
+            ) from error
+        if theirs != self.command:
+            raise UserError(
+                f"{file} was made by `{theirs}`, not by `{self.command}`; choose another --out."
+            )
 
     def measured(self) -> list["Section"]:
         """The chosen parts' sections, with a bar on a terminal and lines elsewhere."""
@@ -118,7 +135,5 @@ def share_of(bar: Progress, task: Any, done: int, weight: int) -> Callable[[floa
 
 def print_verdicts(section: "Section") -> None:
     """A part's claims as a table on stdout."""
-    rows = [
-        (v.claim, v.measured, "holds" if v.holds else "DOES NOT HOLD") for v in section.verdicts
-    ]
+    rows = [(v.claim, v.measured, WORDS[v.holds]) for v in section.verdicts]
     print_table(section.title, ("claim", "measured", ""), rows)

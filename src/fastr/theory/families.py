@@ -76,8 +76,8 @@ def lock(
     Actions are angles; in region i the chain advances with probability
     (1 + 0.9 cos(angle - key_i)) / 2 and falls back to the start otherwise. With the state choosing
     its region (softly) and phi_a = (1, cos, sin) this is exactly CP with d = 3 x regions. Near a
-    key the loss is quadratic in the angle, so that no gap ends exploration. Undiscounted: for
-    episodes of finite length.
+    key the loss is quadratic in the angle, so that the gaps between neighbouring actions are small.
+    Undiscounted: for episodes of finite length.
     """
     states = regions * width
     home = np.repeat(np.arange(regions), width)

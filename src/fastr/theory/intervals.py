@@ -1,5 +1,6 @@
 """Means over seeds with 95 % intervals, and exponents of power laws."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -8,29 +9,42 @@ from scipy import stats
 
 
 class Interval(NamedTuple):
-    """A mean over seeds and its 95 % t-interval; with one seed the interval is the mean."""
+    """A mean over seeds and its 95 % t-interval; one seed has none."""
 
     mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
 
     def text(self, form: str = ".2f") -> str:
-        """A single mean and interval for people."""
+        """A single mean, with its interval if there is one, for people."""
+        if self.low is None:
+            return f"{self.mean:{form}}"
         return f"{self.mean:{form}} [{self.low:{form}}, {self.high:{form}}]"
+
+    def under(self, function: Callable[[np.ndarray], np.ndarray]) -> "Interval":
+        """Mean and ends under an increasing function."""
+        low, high = (None if end is None else function(end) for end in self[1:])
+        return Interval(function(self.mean), low, high)
+
+    def below(self, other: "Interval") -> np.ndarray | None:
+        """Where this interval ends before the other begins; None if there are no intervals."""
+        if self.high is None or other.low is None:
+            return None
+        return np.asarray(self.high < other.low)
 
 
 def interval(values: Float[np.ndarray, "seed *point"]) -> Interval:
     """The mean over the first axis."""
     seeds, mean = len(values), values.mean(0)
     if seeds == 1:
-        return Interval(mean, mean, mean)
+        return Interval(mean, None, None)
     half = stats.t.ppf(0.975, seeds - 1) * values.std(0, ddof=1) / np.sqrt(seeds)
     return Interval(mean, mean - half, mean + half)
 
 
 def log_interval(values: Float[np.ndarray, "seed *point"]) -> Interval:
     """The geometric mean over the first axis, its interval from the logarithms."""
-    return Interval(*(np.exp(part) for part in interval(np.log(values))))
+    return interval(np.log(values)).under(np.exp)
 
 
 def exponents(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Bool
 
 Progress = Callable[[float], None]
 """Takes the share of the work that is done, from 0 to 1."""
@@ -27,10 +28,10 @@ class Curve:
 
 
 def banded(
-    label: str, x: Iterable[float], summary: Iterable[np.ndarray], look: Look, color: int
+    label: str, x: Iterable[float], summary: Iterable[np.ndarray | None], look: Look, color: int
 ) -> Curve:
-    """A curve with its interval: mean, low and high at every x."""
-    mean, low, high = (part.tolist() for part in summary)
+    """A curve with its interval: mean and, where there is more than one seed, low and high."""
+    mean, low, high = (() if part is None else part.tolist() for part in summary)
     return Curve(label, [float(place) for place in x], mean, low, high, look=look, color=color)
 
 
@@ -62,7 +63,16 @@ class Verdict:
 
     claim: str
     measured: str
-    holds: bool
+    holds: bool | None
+    """None where intervals decide and there are none, because there is one seed."""
+
+
+def all_apart(claim: str, apart: Bool[np.ndarray, " size"] | None, more: str) -> Verdict:
+    """A claim that holds if two classes' intervals are apart at every size."""
+    if apart is None:
+        return Verdict(claim, f"one seed has no interval; {more}", None)
+    said = f"intervals apart at {apart.sum()} of {len(apart)} sizes; {more}"
+    return Verdict(claim, said, bool(apart.all()))
 
 
 @dataclass(frozen=True)

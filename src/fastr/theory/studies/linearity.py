@@ -8,7 +8,7 @@ from fastr.theory.families import mixture
 from fastr.theory.intervals import exponents, interval, log_interval
 from fastr.theory.linearity import Linearity, policy_residual, random_checks
 from fastr.theory.mdp import random_policy
-from fastr.theory.report import Curve, Grid, Plot, Progress, Section, Verdict
+from fastr.theory.report import Curve, Grid, Plot, Progress, Section, Verdict, banded
 from fastr.theory.waves import grid, waves
 
 STATEMENT = (
@@ -142,14 +142,13 @@ def plot(errors: np.ndarray, residual: np.ndarray, allowed: np.ndarray) -> Plot:
     """Residual and allowance against epsilon_CP."""
     x = errors.tolist()
     measured, bound = log_interval(residual), log_interval(allowed)
-    low, high = measured.low.tolist(), measured.high.tolist()
     return Plot(
         "linearity",
         "Q off the span of psi, worst of 20 policies",
         "epsilon_CP",
         "rms over (s, a)",
         (
-            Curve("residual of Q", x, measured.mean.tolist(), low, high),
+            banded("residual of Q", x, measured, "line", 0),
             Curve("gamma epsilon_CP std(V)", x, bound.mean.tolist(), look="dashed", color=1),
         ),
     )

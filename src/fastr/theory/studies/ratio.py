@@ -10,7 +10,7 @@ from fastr.theory.fourier import bellman_residual, normalised_fourier, plain_fou
 from fastr.theory.intervals import interval
 from fastr.theory.mdp import CPMDP
 from fastr.theory.ranking_fit import Descent, ranking_fits
-from fastr.theory.report import Curve, Grid, Plot, Progress, Section, Verdict
+from fastr.theory.report import Grid, Plot, Progress, Section, Verdict, banded
 from fastr.theory.sampling import population
 from fastr.theory.spectral_fit import factored_fit
 
@@ -199,8 +199,8 @@ def plot(family: str, residuals: Residuals, counts: tuple[int, ...]) -> Plot:
     curves = []
     for color, (name, values) in enumerate(residuals.items()):
         look = "dashed" if name in flat else "dotted" if name == "random" else "line"
-        mean, low, high = (np.maximum(part, FLOOR).tolist() for part in interval(values))
-        curves.append(Curve(LABELS[name], x, mean, low, high, look=look, color=color))
+        summary = interval(values).under(lambda part: np.maximum(part, FLOOR))
+        curves.append(banded(LABELS[name], x, summary, look, color))
     return Plot(
         f"ratio-{family.split()[-1].lower()}",
         f"{family} MDPs",

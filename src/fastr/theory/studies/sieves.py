@@ -66,11 +66,12 @@ class Sieve:
         """Whether the classes differ in the exponent."""
         slopes = {kind: self.slope(errors[kind]) for kind in KINDS}
         said = ", ".join(f"{k} {slopes[k].text()} for {self.predicted[k]:.2f}" for k in KINDS)
+        apart = slopes["factored"].below(slopes["joint"])
         return Verdict(
             "On continuous spaces the classes differ in the exponent "
             f"(d_s, d_a = {self.state_dim}, {self.action_dim}).",
             said,
-            bool(slopes["factored"].high < slopes["joint"].low),
+            None if apart is None else bool(apart),
         )
 
     def row(self, kind: str, errors: Errors) -> tuple[str, ...]:
