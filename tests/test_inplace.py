@@ -46,3 +46,16 @@ def test_what_stays_is_the_same_array_and_what_moves_is_written_in_place(tree, p
     after, _ = program(tree, 2.0)
     assert all(after[name] is tree[name] for name in ("read", "idle", "shown"))
     assert tree["moved"].is_deleted()
+
+
+def test_a_leaf_may_become_anothers_new_value(tree):
+    def handed_on(tree, _):
+        return tree | {"moved": tree["idle"]}, tree["shown"][0]
+
+    place = SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.eval_shape(lambda: tree)
+    shardings = (jax.tree.map(lambda _: place, shapes), place)
+    program = InPlace(handed_on, shapes, jax.ShapeDtypeStruct((), jnp.float32), shardings)
+    after, _ = program(tree, 0.0)
+    np.testing.assert_array_equal(after["moved"], after["idle"])
+    assert after["idle"][1] == 3.0

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.agents.spectral import ENCODERS, SpectralConfig
+from fastr.agents.spectral import ENCODERS, SpectralConfig, with_kept
 from fastr.errors import UserError
 from fastr.learner import Learner
 from fastr.representations.cp import CPConfig
@@ -99,3 +99,10 @@ def test_nothing_kept_is_nothing_inherited(spec):
 def test_what_cannot_be_kept_is_refused(representation, keep, said):
     with pytest.raises(UserError, match=said):
         SpectralConfig(representation, keep=keep)
+
+
+@pytest.mark.parametrize("keep", CONFIGS)
+def test_encoders_without_blocks_are_kept_as_well(keep, spec):
+    net = replace(CONFIGS[keep], blocks=0).init(spec, jax.random.key(0))
+    still = with_kept(net, keep, jax.lax.stop_gradient)
+    assert jax.tree.all(jax.tree.map(np.array_equal, still, net))

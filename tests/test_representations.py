@@ -14,7 +14,13 @@ from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import Contrast
 from fastr.representations.schedule import perturb, vp_signal
-from fastr.representations.scores import InnerProduct, contrasted, positives, ranking_loss
+from fastr.representations.scores import (
+    InnerProduct,
+    contrasted,
+    furthest_lead,
+    positives,
+    ranking_loss,
+)
 from fastr.spec import EnvSpec
 
 SCORES = ("l2", "raw", "layernorm")
@@ -514,3 +520,11 @@ def test_the_optimum_is_the_log_ratio_of_a_finite_process(config, make_weights):
     # each at least 1/6, are within 0.017 of theirs: 0.1 in the logarithm, twice that when centred.
     assert np.abs(error).max() < 0.2
     assert np.abs(error).mean() < 0.02
+
+
+@pytest.mark.parametrize("candidates", [1, 512, 8192, 10**6])
+def test_the_ranking_loss_does_not_overflow_however_many_candidates_there_are(candidates):
+    """e^85 is a float32, the sum of 8,192 of them is not."""
+    largest = np.exp(np.float32(furthest_lead(candidates)))
+    assert np.isfinite(np.float32(candidates) * largest)
+    assert candidates * largest > 1e37

@@ -53,9 +53,11 @@ class InPlace:
         program = jax.make_jaxpr(self._flat)(self.leaves, argument).jaxpr
         count = len(self.leaves)
         before, after = program.invars[:count], program.outvars[:count]
-        used = [*program.outvars[count:], *(v for e in program.eqns for v in e.invars)]
-        used = {variable for variable in used if isinstance(variable, Var)}
         changed = [i for i in range(count) if after[i] is not before[i]]
+        # A leaf may also become another one's new value as it is.
+        results = [*program.outvars[count:], *(after[i] for i in changed)]
+        used = [*results, *(v for e in program.eqns for v in e.invars)]
+        used = {variable for variable in used if isinstance(variable, Var)}
         return changed, [i for i in range(count) if after[i] is before[i] and before[i] in used]
 
     def _changes(self, changed: list, read: list, argument: Any) -> tuple[list, Any]:

@@ -46,7 +46,9 @@ def with_kept(
     """The representation with its kept part changed."""
     if keep == "nothing":
         return net
-    return eqx.tree_at(lambda net: getattr(net, ENCODERS[keep]), net, replace_fn=change)
+    name = ENCODERS[keep]
+    # Not by `replace_fn`, which is shown Equinox's stand-ins for empty tuples.
+    return eqx.tree_at(lambda net: getattr(net, name), net, change(getattr(net, name)))
 
 
 @dataclass(frozen=True)

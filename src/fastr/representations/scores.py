@@ -5,6 +5,7 @@ level. Gradients are written out: for fewer passes over all the scores of a larg
 what the loss cannot see gets none.
 """
 
+import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -29,13 +30,18 @@ def ranking_loss(logits: Float[Array, "batch level batch"]) -> Float[Array, ""]:
 
 def _ranking_forward(logits: Array) -> tuple[Array, tuple[Array, Array, Array]]:
     # Relative to the true candidate's logit instead of the largest, which it takes a pass over all
-    # of them to find. Up to 80 nats below the largest this is exact, as the sum is at least one and
-    # does not overflow; beyond, the loss is the distance itself, within ln(batch).
+    # of them to find. Up to the furthest lead of another this is exact, as the sum is at least one
+    # and does not overflow; beyond, the loss is the lead itself, within ln(batch).
     own = positives(logits)
     leads = logits - own[..., None]
-    total = jnp.sum(jnp.exp(jnp.minimum(leads, 80.0)), axis=-1)
+    total = jnp.sum(jnp.exp(jnp.minimum(leads, furthest_lead(logits.shape[-1]))), axis=-1)
     losses = jnp.maximum(jnp.log(total), jnp.max(leads, axis=-1))
     return jnp.mean(losses), (logits, own, losses)
+
+
+def furthest_lead(candidates: int) -> float:
+    """Nats by which every candidate may lead while the sum of their exponentials is a float32."""
+    return 87.0 - math.log(candidates)
 
 
 def _ranking_backward(residuals: tuple[Array, Array, Array], cotangent: Array) -> tuple[Array]:
