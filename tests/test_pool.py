@@ -231,6 +231,30 @@ def test_closing_twice_is_closing_once():
     assert all(gone(process) for process in processes)
 
 
+def processor_seconds(process_id: int) -> float:
+    fields = pathlib.Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def used_while_idle(pool: EnvPool) -> float:
+    pool.reset([0, 0])
+    before = sum(map(processor_seconds, workers(pool)))
+    time.sleep(0.5)
+    return sum(map(processor_seconds, workers(pool))) - before
+
+
+def test_simulators_stay_awake_as_long_as_they_are_told(counts):
+    assert used_while_idle(counts) < 0.05
+    with EnvPool("toy_envs:Count-v0", 1, SEEDS, awake_seconds=60.0) as awake:
+        assert used_while_idle(awake) > 0.1
+        taken = actions(counts, 10)
+        counts.reset([5, 6])
+        awake.reset([5, 6])
+        assert bits(rollout(awake, taken)) == bits(rollout(counts, taken))
+        processes = workers(awake)
+    assert all(gone(process) for process in processes)
+
+
 def test_workers_leave_interrupts_to_the_parent(counts):
     counts.reset([0, 0])
     for process in workers(counts):

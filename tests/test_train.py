@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -19,9 +20,10 @@ from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import RunError, StoppedError
 from fastr.interrupts import stop_requests
 from fastr.learner import Engine
+from fastr.pool import EnvPool
 from fastr.runs import RunDirectory, RunWriter
 from fastr.spec import EnvSpec
-from fastr.train import train
+from fastr.train import simulators, train
 
 HERE, INHERITED = os.path.dirname(__file__), os.environ.get("PYTHONPATH")
 PATHS = os.pathsep.join(filter(None, [HERE, INHERITED]))
@@ -296,6 +298,19 @@ def test_no_program_changes_the_types_of_what_the_others_are_compiled_for(method
 def types(tree) -> list[tuple]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [(str(path), leaf.shape, leaf.dtype, leaf.weak_type) for path, leaf in leaves]
+
+
+@pytest.mark.parametrize(
+    ("backend", "cores", "awake"),
+    [("gpu", 16, True), ("gpu", 12, True), ("gpu", 11, False), ("cpu", 16, False)],
+)
+def test_simulators_stay_awake_only_where_cores_are_idle(monkeypatch, backend, cores, awake):
+    made = Mock(return_value=Mock(spec=EnvPool))
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr("fastr.train.usable_cores", lambda: tuple(range(cores)))
+    monkeypatch.setattr("fastr.train.EnvPool", made)
+    simulators(tiny(seeds=tuple(range(5))))
+    assert (made.call_args.kwargs["awake_seconds"] > 0) == awake
 
 
 def test_seeds_share_out_over_devices():

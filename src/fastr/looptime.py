@@ -14,9 +14,9 @@ from jaxtyping import Float
 from fastr.config import TrainConfig, to_json
 from fastr.evaluate import Evaluator, evaluation_workers
 from fastr.learner import Cohort, Engine
-from fastr.pool import EnvPool, Steps
+from fastr.pool import Steps
 from fastr.runs import RunWriter
-from fastr.train import Trainer
+from fastr.train import Trainer, simulators
 
 WARM_STEPS = 3
 LONGEST_SECONDS = 15.0
@@ -67,7 +67,7 @@ def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[
     with (
         TemporaryDirectory() as folder,
         RunWriter.create(Path(folder) / "run", {"train": to_json(config), "provenance": {}}) as run,
-        EnvPool(config.task, config.frame_skip, config.seeds) as pool,
+        simulators(config) as pool,
         Evaluator(config.task, config.frame_skip, config.agent, workers=workers) as evaluator,
     ):
         evaluator.wait_until_started()

@@ -63,14 +63,20 @@ class EnvPool:
         seeds: Sequence[int],
         *,
         patience_seconds: float = PATIENCE_SECONDS,
+        awake_seconds: float = 0.0,
     ):
+        """Start the workers.
+
+        A worker waits for its next action without sleeping for the first `awake_seconds`: it then
+        keeps a core busy, and is at work at once instead of when the system has woken it.
+        """
         envs.parse(task)
         self._patience_seconds = patience_seconds
         self._in_flight = False
         self._peers: list[_Peer] = []
         try:
             for seed in seeds:
-                self._peers.append(_Peer(task, frame_skip, seed))
+                self._peers.append(_Peer(task, frame_skip, seed, awake_seconds))
             specs = [peer.hello(max(START_SECONDS, patience_seconds)) for peer in self._peers]
         except BaseException:
             self.close()
@@ -155,14 +161,14 @@ class EnvPool:
 class _Peer:
     """The parent's end of one worker."""
 
-    def __init__(self, task: str, frame_skip: int, seed: int):
+    def __init__(self, task: str, frame_skip: int, seed: int, awake_seconds: float):
         context = multiprocessing.get_context("spawn")
         self._seed = seed
         self.connection, theirs = context.Pipe()
         # Kept, because Connection.poll builds one at every call, which takes longer than reading.
         self._poll = select.poll()
         self._poll.register(self.connection, select.POLLIN)
-        arguments = (theirs, task, frame_skip, seed)
+        arguments = (theirs, task, frame_skip, seed, awake_seconds)
         self._process = context.Process(target=_work, args=arguments, daemon=True)
         with light_start():
             self._process.start()
@@ -237,7 +243,9 @@ def _bytes(rows: np.ndarray, i: int) -> Any:
     return rows[i : i + 1].view(np.uint8)
 
 
-def _work(connection: Connection, task: str, frame_skip: int, seed: int) -> None:
+def _work(
+    connection: Connection, task: str, frame_skip: int, seed: int, awake_seconds: float
+) -> None:
     """Run a worker process: load the environment, then serve until the parent hangs up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -251,14 +259,23 @@ def _work(connection: Connection, task: str, frame_skip: int, seed: int) -> None
     # A closed or broken pipe is how the parent, alive or dead, says that this is the end.
     with contextlib.suppress(EOFError, OSError), contextlib.closing(environment):
         connection.send(environment.spec)
-        _Worker(environment, connection, seed).serve()
+        _Worker(environment, connection, seed, awake_seconds).serve()
 
 
 class _Worker:
     """One environment and the episode it is in."""
 
-    def __init__(self, environment: Environment, connection: Connection, seed: int):
+    def __init__(
+        self,
+        environment: Environment,
+        connection: Connection,
+        seed: int,
+        awake_seconds: float,
+    ):
         self._environment, self._connection, self._seed = environment, connection, seed
+        self._awake_seconds = awake_seconds
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
         self._episode, self._steps = 0, 0
         self._command = np.zeros(1, _command(environment.spec))
         self._reply = np.zeros(1, _reply(environment.spec))
@@ -267,6 +284,7 @@ class _Worker:
         """Answer commands for ever."""
         command, reply = _bytes(self._command, 0), _bytes(self._reply, 0)
         while True:
+            self._stay_awake()
             self._connection.recv_bytes_into(command)
             payload = None
             if self._command["command"][0] == _RESTORE:
@@ -284,6 +302,12 @@ class _Worker:
             else:
                 self._reply["status"] = _DONE
                 self._connection.send_bytes(reply)
+
+    def _stay_awake(self) -> None:
+        """Look for the next command again and again, until it is time to sleep."""
+        until = time.monotonic() + self._awake_seconds
+        while time.monotonic() < until and not self._poll.poll(0):
+            pass
 
     def _step(self, action: np.ndarray) -> bool:
         """Fill in the reply to one action; whether the episode is over."""

@@ -23,12 +23,14 @@ from fastr.host import Host
 from fastr.learner import Cohort, Engine
 from fastr.policies import snapshots
 from fastr.pool import EnvPool, Steps
-from fastr.processes import PATIENCE_SECONDS
+from fastr.processes import PATIENCE_SECONDS, usable_cores
 from fastr.runs import RunWriter
 from fastr.spec import EnvSpec
 
 # How often the host looks whether a loss has turned non-finite, in agent steps.
 HEALTH_STEPS = 500
+# How long simulators wait awake for their next action: longer than an accelerator's update.
+AWAKE_SECONDS = 0.01
 
 
 class Pending(NamedTuple):
@@ -306,6 +308,21 @@ class Trainer:
             self.start_evaluation((self.host.next_step - 1) * self.config.frame_skip)
 
 
+def simulators(config: TrainConfig, patience: float = PATIENCE_SECONDS) -> EnvPool:
+    """One simulator per seed, awake between steps where that takes no core from anything else."""
+    # An update on the CPU takes all cores, and longer than it takes to wake a simulator. Beside an
+    # accelerator: a core for this process, one for its dispatcher, as many for evaluations again.
+    spare = len(usable_cores()) >= 2 + 2 * len(config.seeds)
+    awake = AWAKE_SECONDS if spare and jax.default_backend() != "cpu" else 0.0
+    return EnvPool(
+        config.task,
+        config.frame_skip,
+        config.seeds,
+        patience_seconds=patience,
+        awake_seconds=awake,
+    )
+
+
 def check_replay(rows: np.ndarray, config: TrainConfig, spec: EnvSpec) -> None:
     """Raise UserError unless these transitions are of this run."""
     if rows.shape[1:] != (len(config.seeds), spec.row_dim) or len(rows) > config.capacity:
@@ -328,7 +345,7 @@ def train(
     task, frame_skip = config.task, config.frame_skip
     workers = evaluation_workers(len(config.seeds), config.eval_episodes)
     with (
-        EnvPool(task, frame_skip, config.seeds, patience_seconds=patience) as pool,
+        simulators(config, patience) as pool,
         Evaluator(
             task, frame_skip, config.agent, workers=workers, patience_seconds=patience
         ) as evaluator,
