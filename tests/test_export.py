@@ -1,6 +1,7 @@
 """Exported policies: the same actions elsewhere, and a card that says what they are."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import onnxruntime
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import fastr
 from fastr import envs
@@ -197,6 +199,32 @@ def test_the_example_controls_without_jax(saved, exported):
     environment = envs.load("gym:Pendulum-v1", 1)
     expected = [greedy_return(environment, trained.act, episode) for episode in range(10)]
     np.testing.assert_allclose(found, expected, rtol=0.01)
+
+
+def test_the_example_films_policies_without_jax(tmp_path):
+    task, frame_skip, film = "cartpole-balance", 5, tmp_path / "film.webp"
+    save_run(tmp_path / "run", task=task, spec=EnvSpec(5, 1), frame_skip=frame_skip)
+    folders = [tmp_path / str(seed) for seed in SEEDS]
+    for seed, out in zip(SEEDS, folders, strict=True):
+        options = ["--format", "safetensors", "--episodes", "0", "--seed", str(seed)]
+        assert run(["export", str(tmp_path / "run"), "--out", str(out), *options]) == 0
+    code = (
+        "import runpy, sys; sys.argv = ['x', *sys.argv[1:]]; "
+        f"runpy.run_path({str(ROOT / 'examples' / 'film_policies.py')!r}, run_name='__main__'); "
+        "assert not {'jax', 'fastr'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(film), *map(str, folders)]
+    environment = {**os.environ, "MUJOCO_GL": "egl"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
+    simulator = envs.load(task, frame_skip)
+    expected = [
+        greedy_return(simulator, fastr.load(tmp_path / "run", seed=seed).act, 0) for seed in SEEDS
+    ]
+    np.testing.assert_allclose(found, expected, rtol=0.01)
+    with Image.open(film) as pictures:
+        # Ten in each of six seconds, and the first: as many columns as policies.
+        assert (pictures.n_frames, pictures.size) == (61, (2 * 160, 160))
 
 
 def test_the_onnx_file_is_sound_and_says_where_it_comes_from(exported):
