@@ -48,15 +48,21 @@ def snapshot(step: int, since: int, *, branch: int = 0, capacity: int = CAPACITY
     )
 
 
+def save_and_wait(writer: RunWriter, taken: Snapshot, *, keep: int) -> None:
+    """Write a checkpoint and wait for it."""
+    writer.begin_save(taken, keep=keep)
+    writer.finish_save()
+
+
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory) -> Path:
     """Checkpoints at steps 5 and 9, a row before each and one after them; nothing to be written."""
     path = tmp_path_factory.mktemp("pristine") / "run"
     with RunWriter.create(path, CONFIG) as writer:
         writer.append({"frames": 50})
-        writer.save(snapshot(5, 0), keep=3)
+        save_and_wait(writer, snapshot(5, 0), keep=3)
         writer.append({"frames": 90})
-        writer.save(snapshot(9, 5), keep=3)
+        save_and_wait(writer, snapshot(9, 5), keep=3)
         writer.append({"frames": 95})
     return path
 

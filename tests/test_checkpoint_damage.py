@@ -21,6 +21,7 @@ from checkpointing import (
     replay_rows,
     restamp,
     rewrite_index,
+    save_and_wait,
     snapshot,
 )
 from fastr.checkpoints import Snapshot, read_index, saved_frames
@@ -141,7 +142,7 @@ def test_a_dead_branch_is_replaced(run):
         assert names(run / "checkpoints") == ["000000050"]
         assert writer.rows() == [{"frames": 50}]
         # The same name as on the dead branch, with another content.
-        writer.save(snapshot(9, 5, branch=1), keep=2)
+        save_and_wait(writer, snapshot(9, 5, branch=1), keep=2)
     assert_holds(writer.latest(), 9, branch=1)
     wanted = np.concatenate([replay_rows(3, 5), replay_rows(5, 9, branch=1)])
     assert_replay(writer.latest(), 3, wanted)
@@ -151,20 +152,20 @@ def test_a_segment_of_the_same_name_that_no_checkpoint_needs_is_overwritten(run)
     writer, _ = RunWriter.resume(run)
     (run / "replay" / "000000009-000000012.safetensors").write_bytes(b"stale")
     with writer:
-        writer.save(snapshot(12, 9), keep=3)
+        save_and_wait(writer, snapshot(12, 9), keep=3)
     assert_replay(writer.latest(), 6, replay_rows(6, 12))
 
 
 def test_segments_are_kept_while_an_index_cannot_say_what_it_needs(run):
     writer, _ = RunWriter.resume(run)
     with writer:
-        writer.save(snapshot(15, 9), keep=1)
-        writer.save(snapshot(21, 15), keep=2)
+        save_and_wait(writer, snapshot(15, 9), keep=1)
+        save_and_wait(writer, snapshot(21, 15), keep=2)
         # Only the first of these needs the rows from 9 to 15.
         (run / "checkpoints" / "000000150" / "index.json").write_text("{")
-        writer.save(snapshot(27, 21), keep=3)
+        save_and_wait(writer, snapshot(27, 21), keep=3)
         assert names(run / "replay")[0] == "000000009-000000015.safetensors"
-        writer.save(snapshot(33, 27), keep=1)
+        save_and_wait(writer, snapshot(33, 27), keep=1)
     assert names(run / "replay") == ["000000027-000000033.safetensors"]
 
 
@@ -184,7 +185,7 @@ def test_any_history_restores_the_last_rows(tmp_path_factory, moves, capacity, k
         frames, log = history[-1]
         log = np.concatenate([log, replay_rows(len(log), len(log) + length, branch)])
         start = len(history[-1][1])
-        writer.save(Snapshot(frames + 1, {}, {}, log[start:], start, capacity), keep=keep)
+        save_and_wait(writer, Snapshot(frames + 1, {}, {}, log[start:], start, capacity), keep=keep)
         history.append((frames + 1, log))
         if event != "go":
             writer.close()
