@@ -1,6 +1,8 @@
 """Files that are not what they were, or never were a checkpoint's."""
 
+import errno
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -25,6 +27,7 @@ from checkpointing import (
     snapshot,
 )
 from fastr.checkpoints import Snapshot, read_index, saved_frames
+from fastr.checkpoints import checkpoint as checkpoint_module
 from fastr.checkpoints.segments import Segment
 from fastr.errors import UserError
 from fastr.runs import RunDirectory, RunWriter
@@ -98,6 +101,64 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(run, victim, kind)
     ):
         RunWriter.resume(run)
     assert names(run / "checkpoints") == ["000000050", "000000090"]
+
+
+@pytest.mark.parametrize("operation", ["open", "stat"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "checkpoints/000000090/state.safetensors",
+        "checkpoints/000000090/index.json",
+        "replay/000000005-000000009.safetensors",
+        "rows.jsonl",
+    ],
+)
+def test_a_file_that_the_system_keeps_back_is_not_damage(run, victim, operation, monkeypatch):
+    """The disk may answer tomorrow: what it holds must still be there then."""
+    original = getattr(Path, operation)
+
+    def refused(path, *arguments, **options):
+        if path == run / victim:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return original(path, *arguments, **options)
+
+    before = sorted(run.rglob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, operation, refused)
+        with pytest.raises(UserError) as refusal:
+            RunWriter.resume(run)
+    assert str(refusal.value) == f"{run / victim} cannot be read (Input/output error)."
+    assert sorted(run.rglob("*")) == before
+    writer, checkpoint = RunWriter.resume(run)
+    writer.close()
+    assert checkpoint.frames == 90
+
+
+def test_checkpoints_that_cannot_be_listed_are_not_absent(run, monkeypatch):
+    """A run that seems to have none starts again, and its rows are cut off."""
+    rows = (run / "rows.jsonl").read_bytes()
+
+    def refused(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(UserError, match=r"checkpoints cannot be read \(Permission denied\)"):
+        RunWriter.resume(run)
+    assert (run / "rows.jsonl").read_bytes() == rows
+
+
+def test_a_file_that_vanishes_while_it_is_looked_at_is_missing(run, monkeypatch):
+    """A reader beside the writer, which deletes what is no longer kept."""
+    original = checkpoint_module.file_record
+
+    def vanished(path):
+        if path.parent.name == "000000090":
+            path.unlink()
+        return original(path)
+
+    monkeypatch.setattr(checkpoint_module, "file_record", vanished)
+    checkpoint = RunDirectory.open(run).latest()
+    assert "000000090 is damaged (state.safetensors: missing)" in checkpoint.skipped[0]
 
 
 @pytest.mark.parametrize(("victim", "says"), [

@@ -1,6 +1,9 @@
 """One checkpoint on disk: where its files lie, whether they are sound, what they hold."""
 
 import hashlib
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,26 @@ STATE = "state.safetensors"
 
 class DamageError(Exception):
     """Why one checkpoint cannot be used; an older one still may."""
+
+
+@contextmanager
+def looking_at(path: Path) -> Iterator[Path]:
+    """A file that is not there is damage; one that the system keeps back is not, and is named."""
+    try:
+        yield path
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DamageError(f"{path.name}: missing") from error
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file; DamageError if there is none."""
+    with looking_at(path):
+        found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise DamageError(f"{path.name}: missing")
+    return found.st_size
 
 
 @dataclass(frozen=True)
@@ -61,21 +84,21 @@ class Checkpoint:
         """Raise DamageError unless every file has its recorded size and checksum."""
         self.verify_sizes()
         for name, record in self.files.items():
-            if file_record(self.location(name)) != record:
+            with looking_at(self.location(name)) as path:
+                found = file_record(path)
+            if found != record:
                 raise DamageError(f"{name}: checksum")
 
     def verify_sizes(self) -> None:
         """Raise DamageError unless every file is there in its recorded size: quick, not sure."""
-        rows = self.run / ROWS
-        if (rows.stat().st_size if rows.is_file() else 0) < self.rows_bytes:
+        if self.rows_bytes and file_size(self.run / ROWS) < self.rows_bytes:
             raise DamageError(f"{ROWS}: shorter than recorded")
-        if self.rows_sha256 != rows_checksum(self.run, self.rows_bytes):
+        with looking_at(self.run / ROWS):
+            found = rows_checksum(self.run, self.rows_bytes)
+        if found != self.rows_sha256:
             raise DamageError(f"{ROWS}: checksum")
         for name, record in self.files.items():
-            path = self.location(name)
-            if not path.is_file():
-                raise DamageError(f"{name}: missing")
-            if path.stat().st_size != record.size:
+            if file_size(self.location(name)) != record.size:
                 raise DamageError(f"{name}: size")
 
     def arrays(self) -> dict[str, np.ndarray]:
