@@ -1,5 +1,8 @@
 """The prediction of a run's memory, and what is said when it does not fit."""
 
+from dataclasses import replace
+from unittest.mock import Mock
+
 import jax
 import pytest
 
@@ -8,7 +11,7 @@ from fastr.config import preset
 from fastr.count import seed_bytes
 from fastr.errors import UserError
 from fastr.learner import Engine
-from fastr.memory import available_on_host, check_fits
+from fastr.memory import MEBIBYTE, available_on_host, check_fits
 from fastr.spec import EnvSpec
 
 SPEC = EnvSpec(24, 6)
@@ -28,6 +31,17 @@ def test_the_error_names_how_many_seeds_fit(free_seeds, monkeypatch):
     assert expected in str(error.value)
     monkeypatch.setattr(memory, "free_bytes", lambda: 5 * each)
     check_fits(config, SPEC)
+
+
+def test_seeds_share_the_memory_of_several_devices(monkeypatch):
+    config = replace(CONFIG, seeds=(0, 1, 2, 3))
+    each = seed_bytes(config, SPEC)
+    monkeypatch.setattr(memory, "seed_sharding", lambda _: Mock(num_devices=2))
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2 * each)
+    check_fits(config, SPEC)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2 * each - 1)
+    with pytest.raises(UserError, match=rf"about {2 * each // MEBIBYTE:,} MiB.*at most 2 --seeds"):
+        check_fits(config, SPEC)
 
 
 def test_nothing_is_said_where_the_memory_is_not_known(monkeypatch):
