@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from fastr.arrays import named_leaves, with_leaves
 from fastr.checkpoints import saving
 from fastr.cli import run
 from fastr.commands.training import rows_of_all
@@ -23,7 +24,7 @@ from fastr.learner import Engine
 from fastr.pool import EnvPool
 from fastr.runs import RunDirectory, RunWriter
 from fastr.spec import EnvSpec
-from fastr.train import simulators, train
+from fastr.train import Trainer, simulators, train
 
 HERE, INHERITED = os.path.dirname(__file__), os.environ.get("PYTHONPATH")
 PATHS = os.pathsep.join(filter(None, [HERE, INHERITED]))
@@ -277,6 +278,38 @@ def test_a_loss_that_turns_non_finite_stops_the_run(tmp_path):
     assert "Seed 3" in message
     assert "since update" in message
     assert str(path) in message
+
+
+def poisoned(monkeypatch, name: str, value: float, frames: int) -> None:
+    """Let the second seed's arrays of one name hold this value from an agent step on."""
+    finish = Trainer.finish_update
+
+    def spoil(trainer: Trainer) -> None:
+        finish(trainer)
+        if trainer.host.next_step * trainer.config.frame_skip == frames:
+            leaf = np.array(named_leaves(trainer.cohort)[name])
+            leaf[1] = value
+            leaves = named_leaves(trainer.cohort) | {name: leaf}
+            trainer.cohort = with_leaves(trainer.cohort, leaves)
+
+    monkeypatch.setattr(Trainer, "finish_update", spoil)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("learners.broken_at", 99, r"a loss is not finite since update 99 \(frame 298\)"),
+        ("learners.agent.actor.parameters.small", np.inf, r"actor.* is not finite at frame 300"),
+        ("learners.agent.critics.moments.0.nu.small", np.nan, r"nu.* is not finite at frame 300"),
+    ],
+)
+def test_nothing_broken_is_ever_saved(tmp_path, monkeypatch, name, value, says):
+    """Not even if it broke in the very step of the checkpoint, with losses finite until then."""
+    poisoned(monkeypatch, name, value, frames=300)
+    with start(tiny(), tmp_path / "run") as writer:
+        with pytest.raises(RunError, match=f"Seed 7: .*{says}; .* checkpoint is 000000150 in"):
+            train(tiny(), writer)
+        assert writer.latest().frames == 150
 
 
 @pytest.mark.parametrize("method", ["fastr", "ctrl-sr", "diff-sr", "sac", "td3", "td7"])

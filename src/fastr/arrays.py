@@ -18,6 +18,8 @@ from fastr.runs import RunDirectory
 from fastr.spec import EnvSpec
 
 REPLAY = "learners.replay.rows"
+LEARNED = "learners.agent."
+"""What the names of parameters and of their optimisers' moments begin with."""
 NOT_KEPT = ("noise_levels", "reward_weight", "fourier_dim", "head_dim", "precision")
 """Settings of a representation that a kept encoder does not depend on."""
 

@@ -8,13 +8,13 @@ transitions up to t - 1.
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from fastr.arrays import REPLAY, check_saved, inherited, named_leaves, with_leaves
+from fastr.arrays import LEARNED, REPLAY, check_saved, inherited, named_leaves, with_leaves
 from fastr.checkpoints import Checkpoint, Snapshot
 from fastr.config import TrainConfig
 from fastr.errors import RunError, UserError
@@ -227,16 +227,29 @@ class Trainer:
         return dict(zip(self.engine.metric_names, values, strict=True))
 
     def check_health(self) -> None:
-        """Stop the run if a loss or a parameter is no longer finite."""
+        """Stop the run if a loss is no longer finite."""
         broken = np.asarray(self.cohort.learners.broken_at)
         if (broken < 0).all():
             return
         i = int(np.argmax(broken >= 0))
         frames = (int(broken[i]) + self.config.random_steps) * self.config.frame_skip
-        raise RunError(
-            f"Seed {self.config.seeds[i]}: a loss is not finite since update {broken[i]} "
-            f"(frame {frames}); {self.run.standing()}."
-        )
+        self.stop(i, f"a loss is not finite since update {broken[i]} (frame {frames})")
+
+    def check_learned(self, arrays: dict[str, np.ndarray]) -> None:
+        """Stop the run if a number of what is learned, about to be saved, is not finite.
+
+        What the last update did to parameters shows in the losses of the next one.
+        """
+        for name, array in arrays.items():
+            if name.startswith(LEARNED):
+                finite = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+                if not finite.all():
+                    frames = (self.host.next_step - 1) * self.config.frame_skip
+                    self.stop(int(np.argmin(finite)), f"{name} is not finite at frame {frames}")
+
+    def stop(self, i: int, why: str) -> NoReturn:
+        """End the run because of one seed, saying what can be gone on with."""
+        raise RunError(f"Seed {self.config.seeds[i]}: {why}; {self.run.standing()}.")
 
     def save(self) -> None:
         """Take a checkpoint of everything the rest of the run depends on; it is written beside."""
@@ -244,7 +257,11 @@ class Trainer:
         if self.pending is not None and self.pending.step < steps - 1:
             # Its policy is gone. One that has just begun can be begun again after a resume.
             self.record_evaluation()
-        arrays, rows = self.arrays(), self.new_replay_rows()
+        # Before the next one is taken: the host holds the transitions of one checkpoint at a time.
+        self.run.finish_save()
+        arrays = self.arrays()
+        self.check_learned(arrays)
+        rows = self.new_replay_rows()
         self.host.seconds = time.monotonic() - self.clock
         snapshot = Snapshot(
             frames=(steps - 1) * self.config.frame_skip,
