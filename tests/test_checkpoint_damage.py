@@ -20,6 +20,7 @@ from checkpointing import (
     assert_holds,
     assert_replay,
     names,
+    replay_of,
     replay_rows,
     restamp,
     rewrite_index,
@@ -28,6 +29,7 @@ from checkpointing import (
 )
 from fastr.checkpoints import Snapshot, read_index, saved_frames
 from fastr.checkpoints import checkpoint as checkpoint_module
+from fastr.checkpoints.array_files import write_arrays
 from fastr.checkpoints.segments import Segment
 from fastr.errors import UserError
 from fastr.runs import RunDirectory, RunWriter
@@ -392,7 +394,16 @@ def test_a_hostile_header_is_a_user_error(run, header):
     with pytest.raises(UserError, match="cannot be read"):
         checkpoint.arrays()
     with pytest.raises(UserError, match=r"cannot be read|is not a replay segment"):
-        checkpoint.replay_rows()
+        replay_of(checkpoint)
+
+
+def test_a_segment_with_something_beside_its_rows_is_refused(run):
+    """Rows are read from the file's end, where something else would lie."""
+    segment = "000000005-000000009.safetensors"
+    write_arrays(run / "replay" / segment, {"rows": replay_rows(5, 9), "x": replay_rows(0, 4)})
+    restamp(run, 90, segment)
+    with pytest.raises(UserError, match="is not a replay segment of this run"):
+        replay_of(RunDirectory.open(run).latest())
 
 
 def test_a_segment_that_promises_more_than_it_holds_is_refused_before_memory_is_taken(run):
@@ -405,4 +416,4 @@ def test_a_segment_that_promises_more_than_it_holds_is_refused_before_memory_is_
     checkpoint = RunDirectory.open(run).latest()
     assert checkpoint.skipped == ()
     with pytest.raises(UserError, match="is not a replay segment of this run"):
-        checkpoint.replay_rows()
+        replay_of(checkpoint)

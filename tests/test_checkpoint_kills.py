@@ -24,6 +24,7 @@ from checkpointing import (
     file_size_limit,
     leftovers,
     names,
+    replay_of,
     replay_rows,
     save_and_wait,
     snapshot,
@@ -271,7 +272,7 @@ def test_a_killed_process_leaves_a_sound_run(tmp_path):
         step = checkpoint.host["step"]
         assert step >= reached + 2
         assert np.array_equal(checkpoint.arrays()["x"], np.full(50_000, step))
-        start, rows = checkpoint.replay_rows()
+        start, rows = replay_of(checkpoint)
         assert (start + 1 + np.arange(len(rows))).tolist() == rows[:, 0, 0].tolist()
         assert start + len(rows) == step
         kept = (path / "rows.jsonl").read_bytes()[: checkpoint.rows_bytes].splitlines()

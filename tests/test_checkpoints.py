@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +83,27 @@ def test_a_ring_that_wrapped_between_checkpoints(run):
     assert_replay(writer.latest(), 23, replay_rows(23, 29))
     assert names(run / "replay") == ["000000023-000000029.safetensors"]
     assert writer.latest().arrays() == {}
+
+
+def test_a_replay_is_read_a_slice_at_a_time(tmp_path):
+    rows = np.arange(100_000, dtype=np.float32).reshape(2_000, 2, 25)
+    with RunWriter.create(tmp_path, CONFIG) as writer:
+        save_and_wait(writer, Snapshot(1, {}, {}, rows[:1_500], 0, 1_900), keep=1)
+        save_and_wait(writer, Snapshot(2, {}, {}, rows[1_500:], 1_500, 1_900), keep=1)
+    before, end = bytes_read(), 100
+    for first, part in writer.last.replay_slices(200):
+        assert first == end
+        assert len(part) <= 200
+        assert np.array_equal(part, rows[first : first + len(part)])
+        end += len(part)
+    assert end == 2_000
+    # Each row once, of the 400 kB that there are, and not a file for each slice of it.
+    assert bytes_read() - before < 500_000
+
+
+def bytes_read() -> int:
+    """What this process has read until now, from files or wherever."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def test_pruning_keeps_what_the_kept_checkpoints_need(tmp_path):

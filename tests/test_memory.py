@@ -8,7 +8,7 @@ import pytest
 
 from fastr import memory
 from fastr.config import preset
-from fastr.count import seed_bytes
+from fastr.count import memory_bytes, seed_bytes
 from fastr.errors import UserError
 from fastr.learner import Engine
 from fastr.memory import MEBIBYTE, available_on_host, check_fits
@@ -42,6 +42,24 @@ def test_seeds_share_the_memory_of_several_devices(monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda: 2 * each - 1)
     with pytest.raises(UserError, match=rf"about {2 * each // MEBIBYTE:,} MiB.*at most 2 --seeds"):
         check_fits(config, SPEC)
+
+
+@pytest.mark.parametrize(
+    ("backend", "checkpoint_frames", "rows"),
+    [
+        ("cpu", 10_000, 2 * 5_000),
+        ("cpu", 0, 2 * 12_501),
+        ("cpu", 50_000, 2 * 12_501),
+        ("gpu", 10_000, 5_000),
+    ],
+)
+def test_saving_is_counted(monkeypatch, backend, checkpoint_frames, rows):
+    """A slice on its way, here all that is new; and where the device is the host, the copy."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    config = replace(CONFIG, checkpoint_frames=checkpoint_frames)
+    assert memory_bytes(config, SPEC)["saving"] == rows * 4 * SPEC.row_dim
+    many = replace(config, seeds=tuple(range(500)))
+    assert memory_bytes(many, SPEC)["saving"] < memory_bytes(config, SPEC)["saving"]
 
 
 def test_nothing_is_said_where_the_memory_is_not_known(monkeypatch):

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from fastr import ring
 from fastr.arrays import LEARNED, REPLAY, check_saved, inherited, named_leaves, with_leaves
 from fastr.checkpoints import Checkpoint, Snapshot
 from fastr.config import TrainConfig
@@ -294,19 +295,16 @@ class Trainer:
         """The transitions on the device since the last checkpoint, oldest first."""
         first, last = max(0, self.saved_steps - 1), self.host.next_step - 1
         first = max(first, last - self.config.capacity)
-        slots = np.arange(first, last) % self.config.capacity
-        rows = self.cohort.learners.replay.rows
-        return np.ascontiguousarray(np.asarray(rows[:, slots]).swapaxes(0, 1))
+        return ring.fetched(self.cohort.learners.replay.rows, first, last)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue where the checkpoint was made, as if nothing had happened."""
         arrays, self.host = checkpoint.arrays(), Host.of(checkpoint, self.config)
         check_saved(self.cohort, arrays, self.pool.spec)
-        start, rows = checkpoint.replay_rows()
-        check_replay(rows, self.config, self.pool.spec)
-        replay = np.array(self.cohort.learners.replay.rows)
-        slots = np.arange(start, start + len(rows)) % self.config.capacity
-        replay[:, slots] = rows.swapaxes(0, 1)
+        check_replay(checkpoint, self.config, self.pool.spec)
+        replay = self.cohort.learners.replay.rows
+        for start, rows in checkpoint.replay_slices(ring.steps_at_once(replay)):
+            replay = ring.written(replay, start, rows)
         self.cohort = with_leaves(self.cohort, arrays | {REPLAY: replay})
         self.rows, self.states = arrays["pending_rows"], arrays["pending_states"]
         actions = [arrays[f"episode_actions.{i}"] for i in range(len(self.config.seeds))]
@@ -340,9 +338,10 @@ def simulators(config: TrainConfig, patience: float = PATIENCE_SECONDS) -> EnvPo
     )
 
 
-def check_replay(rows: np.ndarray, config: TrainConfig, spec: EnvSpec) -> None:
-    """Raise UserError unless these transitions are of this run."""
-    if rows.shape[1:] != (len(config.seeds), spec.row_dim) or len(rows) > config.capacity:
+def check_replay(checkpoint: Checkpoint, config: TrainConfig, spec: EnvSpec) -> None:
+    """Raise UserError unless the checkpoint's transitions are of this run."""
+    held = checkpoint.replay.end - checkpoint.replay.start
+    if checkpoint.row_shape != (len(config.seeds), spec.row_dim) or held > config.capacity:
         raise UserError("The checkpoint's replay does not fit this run's configuration.")
 
 
