@@ -39,7 +39,8 @@ def read(data: bytes) -> None:
     with contextlib.suppress(UserError):
         Host.of(checkpoint, CONFIG)
     checkpoint.arrays()
-    checkpoint.replay_rows()
+    for _ in checkpoint.replay_slices(8):
+        pass
 
 
 if __name__ == "__main__":

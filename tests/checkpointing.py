@@ -48,15 +48,21 @@ def snapshot(step: int, since: int, *, branch: int = 0, capacity: int = CAPACITY
     )
 
 
+def save_and_wait(writer: RunWriter, taken: Snapshot, *, keep: int) -> None:
+    """Write a checkpoint and wait for it."""
+    writer.begin_save(taken, keep=keep)
+    writer.finish_save()
+
+
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory) -> Path:
     """Checkpoints at steps 5 and 9, a row before each and one after them; nothing to be written."""
     path = tmp_path_factory.mktemp("pristine") / "run"
     with RunWriter.create(path, CONFIG) as writer:
         writer.append({"frames": 50})
-        writer.save(snapshot(5, 0), keep=3)
+        save_and_wait(writer, snapshot(5, 0), keep=3)
         writer.append({"frames": 90})
-        writer.save(snapshot(9, 5), keep=3)
+        save_and_wait(writer, snapshot(9, 5), keep=3)
         writer.append({"frames": 95})
     return path
 
@@ -81,8 +87,18 @@ def assert_holds(checkpoint: Checkpoint, step: int, branch: int = 0) -> None:
         assert np.array_equal(found[name], array)
 
 
+def replay_of(checkpoint: Checkpoint) -> tuple[int, np.ndarray]:
+    """First row's agent step and all rows, which are read in slices that follow one another."""
+    rows = np.zeros((0, *checkpoint.row_shape), np.float32)
+    for first, part in checkpoint.replay_slices(4):
+        assert first == checkpoint.replay.start + len(rows)
+        assert len(part) <= 4
+        rows = np.concatenate([rows, part])
+    return checkpoint.replay.start, rows
+
+
 def assert_replay(checkpoint: Checkpoint, start: int, wanted: np.ndarray) -> None:
-    found_start, found = checkpoint.replay_rows()
+    found_start, found = replay_of(checkpoint)
     assert found_start == start
     assert found.dtype == np.float32
     assert np.array_equal(found, wanted)

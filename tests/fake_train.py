@@ -80,7 +80,8 @@ def train(arguments):
 def save(writer, frames, saved):
     rows = np.full((frames - saved, 1, 3), frames, np.float32)
     arrays = {"frames": np.array([frames])}
-    writer.save(Snapshot(frames, arrays, {}, rows, saved, 10**6), keep=2)
+    writer.begin_save(Snapshot(frames, arrays, {}, rows, saved, 10**6), keep=2)
+    writer.finish_save()
 
 
 def main(arguments):

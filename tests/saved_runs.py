@@ -80,7 +80,8 @@ def save_run(path, method="fastr", task="gym:Pendulum-v1", spec=PENDULUM, **chan
                 "kind": "evaluation", "seed": seed, "frames": FRAMES, "return": value,
                 "seconds": 1.0,
             })  # fmt: skip
-        writer.save(Snapshot(FRAMES, arrays, {}, nothing, 0, CAPACITY), keep=1)
+        writer.begin_save(Snapshot(FRAMES, arrays, {}, nothing, 0, CAPACITY), keep=1)
+        writer.finish_save()
     return config
 
 

@@ -1,6 +1,8 @@
 """Files that are not what they were, or never were a checkpoint's."""
 
+import errno
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -18,12 +20,16 @@ from checkpointing import (
     assert_holds,
     assert_replay,
     names,
+    replay_of,
     replay_rows,
     restamp,
     rewrite_index,
+    save_and_wait,
     snapshot,
 )
 from fastr.checkpoints import Snapshot, read_index, saved_frames
+from fastr.checkpoints import checkpoint as checkpoint_module
+from fastr.checkpoints.array_files import write_arrays
 from fastr.checkpoints.segments import Segment
 from fastr.errors import UserError
 from fastr.runs import RunDirectory, RunWriter
@@ -99,6 +105,64 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(run, victim, kind)
     assert names(run / "checkpoints") == ["000000050", "000000090"]
 
 
+@pytest.mark.parametrize("operation", ["open", "stat"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "checkpoints/000000090/state.safetensors",
+        "checkpoints/000000090/index.json",
+        "replay/000000005-000000009.safetensors",
+        "rows.jsonl",
+    ],
+)
+def test_a_file_that_the_system_keeps_back_is_not_damage(run, victim, operation, monkeypatch):
+    """The disk may answer tomorrow: what it holds must still be there then."""
+    original = getattr(Path, operation)
+
+    def refused(path, *arguments, **options):
+        if path == run / victim:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return original(path, *arguments, **options)
+
+    before = sorted(run.rglob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, operation, refused)
+        with pytest.raises(UserError) as refusal:
+            RunWriter.resume(run)
+    assert str(refusal.value) == f"{run / victim} cannot be read (Input/output error)."
+    assert sorted(run.rglob("*")) == before
+    writer, checkpoint = RunWriter.resume(run)
+    writer.close()
+    assert checkpoint.frames == 90
+
+
+def test_checkpoints_that_cannot_be_listed_are_not_absent(run, monkeypatch):
+    """A run that seems to have none starts again, and its rows are cut off."""
+    rows = (run / "rows.jsonl").read_bytes()
+
+    def refused(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(UserError, match=r"checkpoints cannot be read \(Permission denied\)"):
+        RunWriter.resume(run)
+    assert (run / "rows.jsonl").read_bytes() == rows
+
+
+def test_a_file_that_vanishes_while_it_is_looked_at_is_missing(run, monkeypatch):
+    """A reader beside the writer, which deletes what is no longer kept."""
+    original = checkpoint_module.file_record
+
+    def vanished(path):
+        if path.parent.name == "000000090":
+            path.unlink()
+        return original(path)
+
+    monkeypatch.setattr(checkpoint_module, "file_record", vanished)
+    checkpoint = RunDirectory.open(run).latest()
+    assert "000000090 is damaged (state.safetensors: missing)" in checkpoint.skipped[0]
+
+
 @pytest.mark.parametrize(("victim", "says"), [
     ("rows.jsonl", "no usable checkpoint: .*rows.jsonl: checksum"),
     ("config.json", "config.json is not what it was when checkpoint 000000090 was made"),
@@ -141,7 +205,7 @@ def test_a_dead_branch_is_replaced(run):
         assert names(run / "checkpoints") == ["000000050"]
         assert writer.rows() == [{"frames": 50}]
         # The same name as on the dead branch, with another content.
-        writer.save(snapshot(9, 5, branch=1), keep=2)
+        save_and_wait(writer, snapshot(9, 5, branch=1), keep=2)
     assert_holds(writer.latest(), 9, branch=1)
     wanted = np.concatenate([replay_rows(3, 5), replay_rows(5, 9, branch=1)])
     assert_replay(writer.latest(), 3, wanted)
@@ -151,20 +215,20 @@ def test_a_segment_of_the_same_name_that_no_checkpoint_needs_is_overwritten(run)
     writer, _ = RunWriter.resume(run)
     (run / "replay" / "000000009-000000012.safetensors").write_bytes(b"stale")
     with writer:
-        writer.save(snapshot(12, 9), keep=3)
+        save_and_wait(writer, snapshot(12, 9), keep=3)
     assert_replay(writer.latest(), 6, replay_rows(6, 12))
 
 
 def test_segments_are_kept_while_an_index_cannot_say_what_it_needs(run):
     writer, _ = RunWriter.resume(run)
     with writer:
-        writer.save(snapshot(15, 9), keep=1)
-        writer.save(snapshot(21, 15), keep=2)
+        save_and_wait(writer, snapshot(15, 9), keep=1)
+        save_and_wait(writer, snapshot(21, 15), keep=2)
         # Only the first of these needs the rows from 9 to 15.
         (run / "checkpoints" / "000000150" / "index.json").write_text("{")
-        writer.save(snapshot(27, 21), keep=3)
+        save_and_wait(writer, snapshot(27, 21), keep=3)
         assert names(run / "replay")[0] == "000000009-000000015.safetensors"
-        writer.save(snapshot(33, 27), keep=1)
+        save_and_wait(writer, snapshot(33, 27), keep=1)
     assert names(run / "replay") == ["000000027-000000033.safetensors"]
 
 
@@ -184,7 +248,7 @@ def test_any_history_restores_the_last_rows(tmp_path_factory, moves, capacity, k
         frames, log = history[-1]
         log = np.concatenate([log, replay_rows(len(log), len(log) + length, branch)])
         start = len(history[-1][1])
-        writer.save(Snapshot(frames + 1, {}, {}, log[start:], start, capacity), keep=keep)
+        save_and_wait(writer, Snapshot(frames + 1, {}, {}, log[start:], start, capacity), keep=keep)
         history.append((frames + 1, log))
         if event != "go":
             writer.close()
@@ -330,7 +394,16 @@ def test_a_hostile_header_is_a_user_error(run, header):
     with pytest.raises(UserError, match="cannot be read"):
         checkpoint.arrays()
     with pytest.raises(UserError, match=r"cannot be read|is not a replay segment"):
-        checkpoint.replay_rows()
+        replay_of(checkpoint)
+
+
+def test_a_segment_with_something_beside_its_rows_is_refused(run):
+    """Rows are read from the file's end, where something else would lie."""
+    segment = "000000005-000000009.safetensors"
+    write_arrays(run / "replay" / segment, {"rows": replay_rows(5, 9), "x": replay_rows(0, 4)})
+    restamp(run, 90, segment)
+    with pytest.raises(UserError, match="is not a replay segment of this run"):
+        replay_of(RunDirectory.open(run).latest())
 
 
 def test_a_segment_that_promises_more_than_it_holds_is_refused_before_memory_is_taken(run):
@@ -343,4 +416,4 @@ def test_a_segment_that_promises_more_than_it_holds_is_refused_before_memory_is_
     checkpoint = RunDirectory.open(run).latest()
     assert checkpoint.skipped == ()
     with pytest.raises(UserError, match="is not a replay segment of this run"):
-        checkpoint.replay_rows()
+        replay_of(checkpoint)

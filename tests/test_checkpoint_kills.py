@@ -24,7 +24,9 @@ from checkpointing import (
     file_size_limit,
     leftovers,
     names,
+    replay_of,
     replay_rows,
+    save_and_wait,
     snapshot,
 )
 from fastr.checkpoints import array_files, saved_frames
@@ -97,7 +99,7 @@ def test_a_kill_at_any_write_of_a_save_leaves_a_sound_run(pristine, tmp_path):
         writer, _ = RunWriter.resume(path)
         with writer:
             writer.append({"frames": 100})
-            writer.save(snapshot(12, 9), keep=1)
+            save_and_wait(writer, snapshot(12, 9), keep=1)
 
     def prepare(path):
         return Path(shutil.copytree(pristine, path))
@@ -115,7 +117,7 @@ def test_a_kill_at_any_write_of_a_save_leaves_a_sound_run(pristine, tmp_path):
             assert_replay(checkpoint, step - CAPACITY, replay_rows(step - CAPACITY, step))
             assert [row["frames"] for row in writer.rows()] == [50, 90, 100][: 2 + (step == 12)]
             assert not leftovers(path)
-            writer.save(snapshot(14, step, branch=1), keep=1)
+            save_and_wait(writer, snapshot(14, step, branch=1), keep=1)
         assert_holds(writer.latest(), 14, branch=1)
         assert names(path / "checkpoints") == ["000000140"]
         steps.append(step)
@@ -159,7 +161,7 @@ def test_a_full_disk_at_any_write_of_a_save_is_reported_and_survived(pristine, t
         return RunWriter.resume(shutil.copytree(pristine, path))[0]
 
     def save(writer):
-        writer.save(snapshot(12, 9), keep=1)
+        save_and_wait(writer, snapshot(12, 9), keep=1)
 
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     steps = []
@@ -174,7 +176,7 @@ def test_a_full_disk_at_any_write_of_a_save_is_reported_and_survived(pristine, t
             assert names(writer.path / "checkpoints") == ["000000050", "000000090"]
             assert len(names(writer.path / "replay")) == 2
         # The same writer goes on once there is room.
-        writer.save(snapshot(13, step), keep=1)
+        save_and_wait(writer, snapshot(13, step), keep=1)
         assert_holds(writer.latest(), 13)
         writer.close()
         steps.append(step)
@@ -201,7 +203,7 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(run, monkeypatch):
     for name in originals:
         monkeypatch.setattr(os, name, renaming(name))
     with writer:
-        writer.save(snapshot(12, 9), keep=3)
+        save_and_wait(writer, snapshot(12, 9), keep=3)
     segment, state = run / "replay", run / "checkpoints"
     unfinished = state / ".tmp-000000120"
     assert events == [
@@ -223,10 +225,10 @@ def test_the_systems_own_write_error_is_reported(tmp_path):
     with RunWriter.create(tmp_path, CONFIG) as writer:
         large = replace(snapshot(2, 0), arrays={"x": np.zeros(10_000)})
         with file_size_limit(20_000), pytest.raises(UserError, match="there is no earlier one"):
-            writer.save(large, keep=1)
+            save_and_wait(writer, large, keep=1)
         assert not leftovers(tmp_path)
         assert names(tmp_path / "replay") == names(tmp_path / "checkpoints") == []
-        writer.save(large, keep=1)
+        save_and_wait(writer, large, keep=1)
     assert writer.latest().arrays()["x"].shape == (10_000,)
 
 
@@ -246,7 +248,8 @@ while True:
     writer.append({"step": step})
     rows = np.full((1, 2, 3), step, np.float32)
     arrays = {"x": np.full(50_000, step)}
-    writer.save(Snapshot(step, arrays, {"step": step}, rows, step - 1, 4), keep=2)
+    writer.begin_save(Snapshot(step, arrays, {"step": step}, rows, step - 1, 4), keep=2)
+    writer.finish_save()
 """
 
 
@@ -269,7 +272,7 @@ def test_a_killed_process_leaves_a_sound_run(tmp_path):
         step = checkpoint.host["step"]
         assert step >= reached + 2
         assert np.array_equal(checkpoint.arrays()["x"], np.full(50_000, step))
-        start, rows = checkpoint.replay_rows()
+        start, rows = replay_of(checkpoint)
         assert (start + 1 + np.arange(len(rows))).tolist() == rows[:, 0, 0].tolist()
         assert start + len(rows) == step
         kept = (path / "rows.jsonl").read_bytes()[: checkpoint.rows_bytes].splitlines()

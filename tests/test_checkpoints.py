@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +16,13 @@ from checkpointing import (
     SEEDS,
     assert_holds,
     assert_replay,
+    file_size_limit,
     names,
     replay_rows,
+    save_and_wait,
     snapshot,
 )
-from fastr.checkpoints import Snapshot
+from fastr.checkpoints import Snapshot, saving
 from fastr.runs import RunDirectory, RunWriter
 
 
@@ -44,19 +48,19 @@ def test_resume_cuts_the_rows_after_the_checkpoint_and_goes_on(run):
         assert_holds(checkpoint, 9)
         assert writer.rows() == [{"frames": 50}, {"frames": 90}]
         writer.append({"frames": 100})
-        writer.save(snapshot(12, 9), keep=3)
+        save_and_wait(writer, snapshot(12, 9), keep=3)
     assert RunDirectory.open(run).rows() == [{"frames": 50}, {"frames": 90}, {"frames": 100}]
     assert_replay(writer.latest(), 6, replay_rows(6, 12))
 
 
 def test_a_run_without_replay(tmp_path):
     with RunWriter.create(tmp_path, CONFIG) as writer:
-        writer.save(snapshot(0, 0), keep=1)
+        save_and_wait(writer, snapshot(0, 0), keep=1)
     assert_replay(writer.latest(), 0, np.zeros((0, SEEDS, ROW_DIM), np.float32))
     writer, checkpoint = RunWriter.resume(tmp_path)
     with writer:
         assert_holds(checkpoint, 0)
-        writer.save(snapshot(2, 0), keep=1)
+        save_and_wait(writer, snapshot(2, 0), keep=1)
     assert_replay(writer.latest(), 0, replay_rows(0, 2))
 
 
@@ -65,7 +69,7 @@ def test_no_new_rows_need_no_new_segment(run):
     with writer:
         still = snapshot(9, 9)
         later = Snapshot(91, still.arrays, still.host, still.replay_rows, 9, CAPACITY)
-        writer.save(later, keep=1)
+        save_and_wait(writer, later, keep=1)
     assert len(names(run / "replay")) == 2
     assert writer.latest().frames == 91
     assert_replay(writer.latest(), 3, replay_rows(3, 9))
@@ -75,16 +79,37 @@ def test_a_ring_that_wrapped_between_checkpoints(run):
     writer, _ = RunWriter.resume(run)
     with writer:
         # 20 rows were added, of which the buffer holds the last 6.
-        writer.save(Snapshot(290, {}, {}, replay_rows(23, 29), 23, CAPACITY), keep=1)
+        save_and_wait(writer, Snapshot(290, {}, {}, replay_rows(23, 29), 23, CAPACITY), keep=1)
     assert_replay(writer.latest(), 23, replay_rows(23, 29))
     assert names(run / "replay") == ["000000023-000000029.safetensors"]
     assert writer.latest().arrays() == {}
 
 
+def test_a_replay_is_read_a_slice_at_a_time(tmp_path):
+    rows = np.arange(100_000, dtype=np.float32).reshape(2_000, 2, 25)
+    with RunWriter.create(tmp_path, CONFIG) as writer:
+        save_and_wait(writer, Snapshot(1, {}, {}, rows[:1_500], 0, 1_900), keep=1)
+        save_and_wait(writer, Snapshot(2, {}, {}, rows[1_500:], 1_500, 1_900), keep=1)
+    before, end = bytes_read(), 100
+    for first, part in writer.last.replay_slices(200):
+        assert first == end
+        assert len(part) <= 200
+        assert np.array_equal(part, rows[first : first + len(part)])
+        end += len(part)
+    assert end == 2_000
+    # Each row once, of the 400 kB that there are, and not a file for each slice of it.
+    assert bytes_read() - before < 500_000
+
+
+def bytes_read() -> int:
+    """What this process has read until now, from files or wherever."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def test_pruning_keeps_what_the_kept_checkpoints_need(tmp_path):
     with RunWriter.create(tmp_path, CONFIG) as writer:
         for step in range(2, 22, 2):
-            writer.save(snapshot(step, step - 2), keep=2)
+            save_and_wait(writer, snapshot(step, step - 2), keep=2)
     assert names(tmp_path / "checkpoints") == ["000000180", "000000200"]
     # The older one ends at 18 and holds 6 rows, so the rows from 12 on are needed.
     assert names(tmp_path / "replay")[0] == "000000012-000000014.safetensors"
@@ -92,6 +117,27 @@ def test_pruning_keeps_what_the_kept_checkpoints_need(tmp_path):
     shutil.rmtree(tmp_path / "checkpoints" / "000000200")
     assert_holds(writer.latest(), 18)
     assert_replay(writer.latest(), 12, replay_rows(12, 18))
+
+
+def test_what_can_be_gone_on_with_counts_the_checkpoint_being_written(run, monkeypatch):
+    write, writer = saving.write_checkpoint, RunWriter.resume(run)[0]
+
+    def slowly(*arguments):
+        time.sleep(0.2)
+        return write(*arguments)
+
+    monkeypatch.setattr(saving, "write_checkpoint", slowly)
+    with writer:
+        assert writer.standing() == f"the last good checkpoint is 000000090 in {run}"
+        writer.begin_save(snapshot(12, 9), keep=1)
+        assert writer.standing() == f"the last good checkpoint is 000000120 in {run}"
+        writer.begin_save(snapshot(15, 12), keep=1)
+        with file_size_limit(10):
+            said = writer.standing()
+        assert said.startswith("Checkpoint 000000150 could not be written (")
+        assert said.endswith(
+            f"the last good one is 000000120, to continue with `fastr resume {run}`"
+        )
 
 
 @pytest.mark.parametrize(
@@ -114,14 +160,14 @@ def test_a_snapshot_that_does_not_fit_is_refused(run, changes, message):
     if changes.get("capacity") == 100:
         writer, _ = RunWriter.resume(run)
         with writer:
-            writer.save(Snapshot(290, {}, {}, replay_rows(23, 29), 23, CAPACITY), keep=1)
+            save_and_wait(writer, Snapshot(290, {}, {}, replay_rows(23, 29), 23, CAPACITY), keep=1)
         base = snapshot(31, 29)
     else:
         base = snapshot(11, 9)
     writer, _ = RunWriter.resume(run)
     before = sorted(run.rglob("*"))
     with writer, pytest.raises(ValueError, match=message):
-        writer.save(replace(base, **changes), keep=1)
+        save_and_wait(writer, replace(base, **changes), keep=1)
     assert sorted(run.rglob("*")) == before
 
 
@@ -130,10 +176,12 @@ def test_keep_and_host_are_checked_before_anything_is_written(run):
     before = sorted(run.rglob("*"))
     with writer:
         with pytest.raises(ValueError, match="keep=0"):
-            writer.save(snapshot(11, 9), keep=0)
+            save_and_wait(writer, snapshot(11, 9), keep=0)
         with pytest.raises(TypeError):
-            writer.save(replace(snapshot(11, 9), host={"x": {1}}), keep=1)
+            save_and_wait(writer, replace(snapshot(11, 9), host={"x": {1}}), keep=1)
         assert sorted(run.rglob("*")) == before
         # Keys that JSON turns into strings do not upset the checksum.
-        writer.save(replace(snapshot(11, 9), host={"x": {2: "a", 1: "b", "2": "c"}}), keep=1)
+        save_and_wait(
+            writer, replace(snapshot(11, 9), host={"x": {2: "a", 1: "b", "2": "c"}}), keep=1
+        )
     assert writer.latest().host == {"x": {"2": "c", "1": "b"}}

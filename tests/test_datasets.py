@@ -9,6 +9,8 @@ from pathlib import Path
 
 import gymnasium
 import h5py
+import jax
+import jax.numpy as jnp
 import minari
 import numpy as np
 import pyarrow as pa
@@ -19,8 +21,10 @@ from hypothesis import strategies as st
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
+from fastr.arrays import saved_cohort
 from fastr.cli import run
 from fastr.collect import from_replay
+from fastr.config import from_json
 from fastr.datasets import base
 from fastr.datasets.columns import NAMES, column_names, numbered
 from fastr.datasets.minari_writing import MinariWriter, dataset_id
@@ -450,6 +454,14 @@ def test_a_trained_runs_policies_are_collected(tmp_path, capsys):
     np.testing.assert_array_equal(greedy["state"][0], exploring["state"][0])
     assert not (replay["state"] == greedy["state"][0]).all(axis=1).any()
     assert np.abs(greedy["action"][0] - exploring["action"][0]).max() > 1e-4
+    # Noise that training would have gone on with, not that of its first steps again.
+    directory = RunDirectory.open(path)
+    cohort, _ = saved_cohort(from_json(directory.config["train"]), directory.latest())
+    learner = jax.tree.map(lambda leaf: jnp.asarray(leaf[1]), cohort.learners)
+    for i in range(2):
+        state, step = jnp.asarray(exploring["state"][i]), jnp.asarray(cohort.steps + i)
+        expected = learner.explore(state, step, random_steps=0)
+        np.testing.assert_allclose(exploring["action"][i], expected, atol=1e-5)
     capsys.readouterr()
     assert run(["collect", str(path), "--transitions", "9", "--out", str(tmp_path / "x")]) == 2
     assert "written whole" in capsys.readouterr().err

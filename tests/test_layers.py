@@ -58,7 +58,7 @@ LAYERS = [
         "datasets.base",
         "misfit.intervals",
     },
-    {"networks", "optim", "moments", "replay", "pool", "runs", "anatomy"},
+    {"networks", "optim", "moments", "replay", "ring", "pool", "runs", "anatomy"},
     {"datasets.minari", "datasets.npz"},
     {
         "datasets.minari_writing",

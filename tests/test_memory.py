@@ -1,14 +1,17 @@
 """The prediction of a run's memory, and what is said when it does not fit."""
 
+from dataclasses import replace
+from unittest.mock import Mock
+
 import jax
 import pytest
 
 from fastr import memory
 from fastr.config import preset
-from fastr.count import seed_bytes
+from fastr.count import memory_bytes, seed_bytes
 from fastr.errors import UserError
 from fastr.learner import Engine
-from fastr.memory import available_on_host, check_fits
+from fastr.memory import MEBIBYTE, available_on_host, check_fits
 from fastr.spec import EnvSpec
 
 SPEC = EnvSpec(24, 6)
@@ -28,6 +31,35 @@ def test_the_error_names_how_many_seeds_fit(free_seeds, monkeypatch):
     assert expected in str(error.value)
     monkeypatch.setattr(memory, "free_bytes", lambda: 5 * each)
     check_fits(config, SPEC)
+
+
+def test_seeds_share_the_memory_of_several_devices(monkeypatch):
+    config = replace(CONFIG, seeds=(0, 1, 2, 3))
+    each = seed_bytes(config, SPEC)
+    monkeypatch.setattr(memory, "seed_sharding", lambda _: Mock(num_devices=2))
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2 * each)
+    check_fits(config, SPEC)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2 * each - 1)
+    with pytest.raises(UserError, match=rf"about {2 * each // MEBIBYTE:,} MiB.*at most 2 --seeds"):
+        check_fits(config, SPEC)
+
+
+@pytest.mark.parametrize(
+    ("backend", "checkpoint_frames", "rows"),
+    [
+        ("cpu", 10_000, 2 * 5_000),
+        ("cpu", 0, 2 * 12_501),
+        ("cpu", 50_000, 2 * 12_501),
+        ("gpu", 10_000, 5_000),
+    ],
+)
+def test_saving_is_counted(monkeypatch, backend, checkpoint_frames, rows):
+    """A slice on its way, here all that is new; and where the device is the host, the copy."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    config = replace(CONFIG, checkpoint_frames=checkpoint_frames)
+    assert memory_bytes(config, SPEC)["saving"] == rows * 4 * SPEC.row_dim
+    many = replace(config, seeds=tuple(range(500)))
+    assert memory_bytes(many, SPEC)["saving"] < memory_bytes(config, SPEC)["saving"]
 
 
 def test_nothing_is_said_where_the_memory_is_not_known(monkeypatch):

@@ -13,6 +13,9 @@ import jax
 import numpy as np
 import pytest
 
+from checkpointing import replay_of
+from fastr import ring
+from fastr.arrays import named_leaves, with_leaves
 from fastr.checkpoints import saving
 from fastr.cli import run
 from fastr.commands.training import rows_of_all
@@ -23,7 +26,7 @@ from fastr.learner import Engine
 from fastr.pool import EnvPool
 from fastr.runs import RunDirectory, RunWriter
 from fastr.spec import EnvSpec
-from fastr.train import simulators, train
+from fastr.train import Trainer, simulators, train
 
 HERE, INHERITED = os.path.dirname(__file__), os.environ.get("PYTHONPATH")
 PATHS = os.pathsep.join(filter(None, [HERE, INHERITED]))
@@ -94,7 +97,7 @@ def assert_same_end(path, whole: RunDirectory) -> None:
     assert ours.arrays().keys() == expected.keys()
     for name, array in ours.arrays().items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
-    np.testing.assert_array_equal(ours.replay_rows()[1], theirs.replay_rows()[1])
+    np.testing.assert_array_equal(replay_of(ours)[1], replay_of(theirs)[1])
     found = sorted(identity(row) for row in ended.rows())
     assert found == sorted(identity(row) for row in whole.rows())
 
@@ -129,7 +132,7 @@ def test_counters_on_the_device(uninterrupted):
 
 
 def test_replay_holds_the_episodes_as_they_happened(uninterrupted):
-    _, rows = uninterrupted.latest().replay_rows()
+    _, rows = replay_of(uninterrupted.latest())
     states, next_states = rows[..., :3], rows[..., 4:7]
     follows = np.all(states[1:] == next_states[:-1], axis=-1)
     # Every state is the next state of the row before, but for the first of an episode: the next
@@ -140,7 +143,7 @@ def test_replay_holds_the_episodes_as_they_happened(uninterrupted):
 
 def test_seeds_differ_in_everything_random(uninterrupted):
     checkpoint = uninterrupted.latest()
-    _, rows = checkpoint.replay_rows()
+    _, rows = replay_of(checkpoint)
     assert not np.any(np.all(rows[:, 0] == rows[:, 1], axis=-1))
     parameters = checkpoint.arrays()["learners.agent.actor.parameters.small"]
     assert np.mean(parameters[0] == parameters[1]) < 0.2
@@ -168,11 +171,13 @@ SMALL = {
     "method",
     ["td7", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "diff-sr"))],
 )
-def test_every_method_resumes_bit_for_bit(method, tmp_path):
+def test_every_method_resumes_bit_for_bit(method, tmp_path, monkeypatch):
     """TD7 with its priorities, copies and kept policies among them; the replay has begun anew.
 
     And the last frame is evaluated, wherever the evaluations before it fell.
     """
+    # 25 agent steps of two seeds: many slices, some cut off by the ring's end.
+    monkeypatch.setattr(ring, "SLICE_BYTES", 25 * 2 * EnvSpec(3, 1).row_dim * 4)
     config = preset("gym:Pendulum-v1", method, "quick")
     agent = replace(config.agent, batch_size=16, **SMALL[method])
     config = replace(tiny(replay_capacity=96, eval_frames=400), method=method, agent=agent)
@@ -207,10 +212,19 @@ def test_a_checkpoint_is_of_its_moment_however_late_it_is_written(
         time.sleep(0.3)
         return write(*arguments, **options)
 
+    under_way, fetch = [], ring.fetched
+
+    def watching(*arguments):
+        under_way.append(writer.saving)
+        return fetch(*arguments)
+
     monkeypatch.setattr(saving, "write_checkpoint", slowly)
+    monkeypatch.setattr(ring, "fetched", watching)
     path = tmp_path / "late"
     with pytest.raises(Killed), start(tiny(), path) as writer:
         train(tiny(), writer, listeners=(kill_at(400),))
+    # The host never holds the transitions of two checkpoints.
+    assert under_way == [None, None]
     resume(path)
     assert_same_end(path, uninterrupted)
 
@@ -258,7 +272,7 @@ def test_terminations_reach_the_replay(tmp_path):
     path = tmp_path / "gym"
     with start(config, path) as writer:
         train(config, writer)
-    rows = RunDirectory.open(path).latest().replay_rows()[1]
+    rows = replay_of(RunDirectory.open(path).latest())[1]
     fallen = 1.0 - rows[..., -1]
     assert 0 < fallen.sum() < 0.5 * fallen.size
     ends = np.argwhere(fallen)
@@ -277,6 +291,38 @@ def test_a_loss_that_turns_non_finite_stops_the_run(tmp_path):
     assert "Seed 3" in message
     assert "since update" in message
     assert str(path) in message
+
+
+def poisoned(monkeypatch, name: str, value: float, frames: int) -> None:
+    """Let the second seed's arrays of one name hold this value from an agent step on."""
+    finish = Trainer.finish_update
+
+    def spoil(trainer: Trainer) -> None:
+        finish(trainer)
+        if trainer.host.next_step * trainer.config.frame_skip == frames:
+            leaf = np.array(named_leaves(trainer.cohort)[name])
+            leaf[1] = value
+            leaves = named_leaves(trainer.cohort) | {name: leaf}
+            trainer.cohort = with_leaves(trainer.cohort, leaves)
+
+    monkeypatch.setattr(Trainer, "finish_update", spoil)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("learners.broken_at", 99, r"a loss is not finite since update 99 \(frame 298\)"),
+        ("learners.agent.actor.parameters.small", np.inf, r"actor.* is not finite at frame 300"),
+        ("learners.agent.critics.moments.0.nu.small", np.nan, r"nu.* is not finite at frame 300"),
+    ],
+)
+def test_nothing_broken_is_ever_saved(tmp_path, monkeypatch, name, value, says):
+    """Not even if it broke in the very step of the checkpoint, with losses finite until then."""
+    poisoned(monkeypatch, name, value, frames=300)
+    with start(tiny(), tmp_path / "run") as writer:
+        with pytest.raises(RunError, match=f"Seed 7: .*{says}; .* checkpoint is 000000150 in"):
+            train(tiny(), writer)
+        assert writer.latest().frames == 150
 
 
 @pytest.mark.parametrize("method", ["fastr", "ctrl-sr", "diff-sr", "sac", "td3", "td7"])
@@ -318,6 +364,7 @@ def test_seeds_share_out_over_devices():
 import jax, numpy as np
 from dataclasses import replace
 from test_train import tiny
+from fastr import ring
 from fastr.learner import Engine
 from fastr.spec import EnvSpec
 agent, spec = tiny().agent, EnvSpec(3, 1)
@@ -333,6 +380,11 @@ parameters = cohort.learners.agent.critics.parameters.small
 program = engine.improve.lower(cohort, metrics).compile().as_text()
 print(len(parameters.sharding.device_set), engine.improve._cache_size())
 print(sum(word in program for word in ("all-reduce(", "all-gather(", "collective-permute(")))
+ring.SLICE_BYTES = 7 * 2 * spec.row_dim * 4
+held = ring.fetched(cohort.learners.replay.rows, 0, 20)
+print(np.array_equal(held, rows[:, :, : spec.row_dim]))
+around = ring.written(cohort.learners.replay.rows, 60, held)
+print(around.sharding == engine.sharding and np.array_equal(ring.fetched(around, 60, 80), held))
 print(np.asarray(actions).tobytes().hex())
 print(np.asarray(parameters).tobytes().hex())
 """
@@ -355,7 +407,9 @@ print(np.asarray(parameters).tobytes().hex())
     assert (one, two) == ("1", "2")
     assert single[0] == sharded[0] == "1"
     assert sharded[1] == "0"
-    for alone, shared in zip(single[2:], sharded[2:], strict=True):
+    # The replay comes to the host as it was observed, and goes back to where it lay.
+    assert single[2:4] == sharded[2:4] == ["True", "True"]
+    for alone, shared in zip(single[4:], sharded[4:], strict=True):
         numbers = [np.frombuffer(bytes.fromhex(text), np.float32) for text in (alone, shared)]
         np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-5)
 

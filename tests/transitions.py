@@ -76,5 +76,6 @@ def write_run(path, columns, *, seeds=1):
         half = rows // 2
         for start, end in ((0, half), (half, rows)):
             snapshot = Snapshot(2 * end, arrays, {}, replay[start:end], start, rows)
-            writer.save(snapshot, keep=1)
+            writer.begin_save(snapshot, keep=1)
+            writer.finish_save()
     return path

@@ -1,5 +1,6 @@
 """All seeds of a run as named arrays, and back; what a new run inherits from an old one."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from fastr.runs import RunDirectory
 from fastr.spec import EnvSpec
 
 REPLAY = "learners.replay.rows"
+LEARNED = "learners.agent."
+"""What the names of parameters and of their optimisers' moments begin with."""
 NOT_KEPT = ("noise_levels", "reward_weight", "fourier_dim", "head_dim", "precision")
 """Settings of a representation that a kept encoder does not depend on."""
 
@@ -33,7 +36,7 @@ def named_leaves(cohort: Cohort) -> dict[str, jax.Array]:
     return {leaf_name(path): leaf for path, leaf in paths}
 
 
-def with_leaves(cohort: Cohort, arrays: dict[str, np.ndarray]) -> Cohort:
+def with_leaves(cohort: Cohort, arrays: Mapping[str, np.ndarray | jax.Array]) -> Cohort:
     """The cohort with its arrays replaced by name, each placed where the old one was."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: jax.device_put(arrays[leaf_name(path)], leaf.sharding), cohort

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from fastr.config import TrainConfig
 from fastr.learner import Learner
+from fastr.ring import SLICE_BYTES
 from fastr.spec import EnvSpec
 
 
@@ -111,6 +112,18 @@ def working_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     return _peak(update_program(config, spec))
 
 
+def saving_bytes(config: TrainConfig, spec: EnvSpec) -> int:
+    """Device memory of one seed's share in saving and resuming.
+
+    A slice of its transitions; where the device is the CPU, also a copy of all since the last
+    checkpoint, until they are written.
+    """
+    between = config.checkpoint_frames // config.frame_skip or config.capacity
+    copied = 4 * spec.row_dim * min(between, config.capacity)
+    piece = min(copied, SLICE_BYTES // len(config.seeds))
+    return piece + copied if jax.default_backend() == "cpu" else piece
+
+
 def _peak(jaxpr: Jaxpr) -> int:
     """Most bytes of results, results of its own operations only, that are alive at once."""
     last_use = {
@@ -142,9 +155,17 @@ def size_in_bytes(array: Any) -> int:
     return math.prod(shape(array)) * size if size else 0
 
 
+def memory_bytes(config: TrainConfig, spec: EnvSpec) -> dict[str, int]:
+    """Device memory of one seed at full replay, in the middle of an update, while it is saved."""
+    return state_bytes(config, spec) | {
+        "intermediate_estimate": working_bytes(config, spec),
+        "saving": saving_bytes(config, spec),
+    }
+
+
 def seed_bytes(config: TrainConfig, spec: EnvSpec) -> int:
-    """Device memory of one more seed, at full replay and in the middle of an update."""
-    return sum(state_bytes(config, spec).values()) + working_bytes(config, spec)
+    """Device memory of one more seed."""
+    return sum(memory_bytes(config, spec).values())
 
 
 def program_bytes() -> int:
@@ -165,7 +186,7 @@ def kept_networks(config: TrainConfig) -> tuple[str, ...]:
 def info(config: TrainConfig, spec: EnvSpec) -> dict[str, Any]:
     """Everything `fastr info` reports."""
     networks = network_parameters(config, spec)
-    memory = state_bytes(config, spec) | {"intermediate_estimate": working_bytes(config, spec)}
+    memory = memory_bytes(config, spec)
     seeds = len(config.seeds)
     return {
         "task": config.task,

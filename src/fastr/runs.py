@@ -142,15 +142,12 @@ class RunWriter(RunDirectory):
         with write_errors(self.path):
             checkpoints.prune(self.path, keep=keep)
 
-    def save(self, snapshot: Snapshot, *, keep: int) -> Checkpoint:
-        """Write a checkpoint and wait for it."""
-        self.begin_save(snapshot, keep=keep)
-        self.finish_save()
-        assert self.last is not None
-        return self.last
-
     def standing(self) -> str:
         """What can be gone on with, to end a sentence about why the run stops."""
+        try:
+            self.finish_save()
+        except UserError as error:
+            return str(error).removesuffix(".")
         if self.last is None:
             return f"there is no checkpoint yet in {self.path}"
         return f"the last good checkpoint is {self.last.name} in {self.path}"

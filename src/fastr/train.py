@@ -8,13 +8,14 @@ transitions up to t - 1.
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from fastr.arrays import REPLAY, check_saved, inherited, named_leaves, with_leaves
+from fastr import ring
+from fastr.arrays import LEARNED, REPLAY, check_saved, inherited, named_leaves, with_leaves
 from fastr.checkpoints import Checkpoint, Snapshot
 from fastr.config import TrainConfig
 from fastr.errors import RunError, UserError
@@ -227,16 +228,29 @@ class Trainer:
         return dict(zip(self.engine.metric_names, values, strict=True))
 
     def check_health(self) -> None:
-        """Stop the run if a loss or a parameter is no longer finite."""
+        """Stop the run if a loss is no longer finite."""
         broken = np.asarray(self.cohort.learners.broken_at)
         if (broken < 0).all():
             return
         i = int(np.argmax(broken >= 0))
         frames = (int(broken[i]) + self.config.random_steps) * self.config.frame_skip
-        raise RunError(
-            f"Seed {self.config.seeds[i]}: a loss is not finite since update {broken[i]} "
-            f"(frame {frames}); {self.run.standing()}."
-        )
+        self.stop(i, f"a loss is not finite since update {broken[i]} (frame {frames})")
+
+    def check_learned(self, arrays: dict[str, np.ndarray]) -> None:
+        """Stop the run if a number of what is learned, about to be saved, is not finite.
+
+        What the last update did to parameters shows in the losses of the next one.
+        """
+        for name, array in arrays.items():
+            if name.startswith(LEARNED):
+                finite = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+                if not finite.all():
+                    frames = (self.host.next_step - 1) * self.config.frame_skip
+                    self.stop(int(np.argmin(finite)), f"{name} is not finite at frame {frames}")
+
+    def stop(self, i: int, why: str) -> NoReturn:
+        """End the run because of one seed, saying what can be gone on with."""
+        raise RunError(f"Seed {self.config.seeds[i]}: {why}; {self.run.standing()}.")
 
     def save(self) -> None:
         """Take a checkpoint of everything the rest of the run depends on; it is written beside."""
@@ -244,7 +258,11 @@ class Trainer:
         if self.pending is not None and self.pending.step < steps - 1:
             # Its policy is gone. One that has just begun can be begun again after a resume.
             self.record_evaluation()
-        arrays, rows = self.arrays(), self.new_replay_rows()
+        # Before the next one is taken: the host holds the transitions of one checkpoint at a time.
+        self.run.finish_save()
+        arrays = self.arrays()
+        self.check_learned(arrays)
+        rows = self.new_replay_rows()
         self.host.seconds = time.monotonic() - self.clock
         snapshot = Snapshot(
             frames=(steps - 1) * self.config.frame_skip,
@@ -277,19 +295,16 @@ class Trainer:
         """The transitions on the device since the last checkpoint, oldest first."""
         first, last = max(0, self.saved_steps - 1), self.host.next_step - 1
         first = max(first, last - self.config.capacity)
-        slots = np.arange(first, last) % self.config.capacity
-        rows = self.cohort.learners.replay.rows
-        return np.ascontiguousarray(np.asarray(rows[:, slots]).swapaxes(0, 1))
+        return ring.fetched(self.cohort.learners.replay.rows, first, last)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue where the checkpoint was made, as if nothing had happened."""
         arrays, self.host = checkpoint.arrays(), Host.of(checkpoint, self.config)
         check_saved(self.cohort, arrays, self.pool.spec)
-        start, rows = checkpoint.replay_rows()
-        check_replay(rows, self.config, self.pool.spec)
-        replay = np.array(self.cohort.learners.replay.rows)
-        slots = np.arange(start, start + len(rows)) % self.config.capacity
-        replay[:, slots] = rows.swapaxes(0, 1)
+        check_replay(checkpoint, self.config, self.pool.spec)
+        replay = self.cohort.learners.replay.rows
+        for start, rows in checkpoint.replay_slices(ring.steps_at_once(replay)):
+            replay = ring.written(replay, start, rows)
         self.cohort = with_leaves(self.cohort, arrays | {REPLAY: replay})
         self.rows, self.states = arrays["pending_rows"], arrays["pending_states"]
         actions = [arrays[f"episode_actions.{i}"] for i in range(len(self.config.seeds))]
@@ -323,9 +338,10 @@ def simulators(config: TrainConfig, patience: float = PATIENCE_SECONDS) -> EnvPo
     )
 
 
-def check_replay(rows: np.ndarray, config: TrainConfig, spec: EnvSpec) -> None:
-    """Raise UserError unless these transitions are of this run."""
-    if rows.shape[1:] != (len(config.seeds), spec.row_dim) or len(rows) > config.capacity:
+def check_replay(checkpoint: Checkpoint, config: TrainConfig, spec: EnvSpec) -> None:
+    """Raise UserError unless the checkpoint's transitions are of this run."""
+    held = checkpoint.replay.end - checkpoint.replay.start
+    if checkpoint.row_shape != (len(config.seeds), spec.row_dim) or held > config.capacity:
         raise UserError("The checkpoint's replay does not fit this run's configuration.")
 
 

@@ -1,6 +1,11 @@
 """One checkpoint on disk: where its files lie, whether they are sound, what they hold."""
 
 import hashlib
+import math
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,26 @@ STATE = "state.safetensors"
 
 class DamageError(Exception):
     """Why one checkpoint cannot be used; an older one still may."""
+
+
+@contextmanager
+def looking_at(path: Path) -> Iterator[Path]:
+    """A file that is not there is damage; one that the system keeps back is not, and is named."""
+    try:
+        yield path
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DamageError(f"{path.name}: missing") from error
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file; DamageError if there is none."""
+    with looking_at(path):
+        found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise DamageError(f"{path.name}: missing")
+    return found.st_size
 
 
 @dataclass(frozen=True)
@@ -61,21 +86,21 @@ class Checkpoint:
         """Raise DamageError unless every file has its recorded size and checksum."""
         self.verify_sizes()
         for name, record in self.files.items():
-            if file_record(self.location(name)) != record:
+            with looking_at(self.location(name)) as path:
+                found = file_record(path)
+            if found != record:
                 raise DamageError(f"{name}: checksum")
 
     def verify_sizes(self) -> None:
         """Raise DamageError unless every file is there in its recorded size: quick, not sure."""
-        rows = self.run / ROWS
-        if (rows.stat().st_size if rows.is_file() else 0) < self.rows_bytes:
+        if self.rows_bytes and file_size(self.run / ROWS) < self.rows_bytes:
             raise DamageError(f"{ROWS}: shorter than recorded")
-        if self.rows_sha256 != rows_checksum(self.run, self.rows_bytes):
+        with looking_at(self.run / ROWS):
+            found = rows_checksum(self.run, self.rows_bytes)
+        if found != self.rows_sha256:
             raise DamageError(f"{ROWS}: checksum")
         for name, record in self.files.items():
-            path = self.location(name)
-            if not path.is_file():
-                raise DamageError(f"{name}: missing")
-            if path.stat().st_size != record.size:
+            if file_size(self.location(name)) != record.size:
                 raise DamageError(f"{name}: size")
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -83,30 +108,29 @@ class Checkpoint:
         with reading(self.location(STATE)), tensors(self.location(STATE)) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
-    def replay_rows(self) -> tuple[int, np.ndarray]:
-        """First row's agent step and the rows the ring buffer held, oldest first."""
-        # The allocation below is as large as the index says: it must first agree with the files.
+    def replay_slices(self, most: int) -> Iterator[tuple[int, np.ndarray]]:
+        """The rows the ring buffer held, oldest first, so many at once; and the first's step."""
+        numbers = math.prod(self.row_shape)
         for segment in self.segments:
+            # What is read is as large as the index says: that must first agree with the file.
             self.check_segment(segment)
-        start, end = self.replay.start, self.replay.end
-        with reading(self.run / "replay"):
-            rows = np.empty((end - start, *self.row_shape), np.float32)
-        for segment in self.segments:
-            first = max(segment.start, start)
-            path = self.location(segment.name)
-            with reading(path), tensors(path) as file:
-                held = file.get_slice("rows")[first - segment.start :]
-                rows[first - start : segment.end - start] = held
-        return start, rows
+            path, first = self.location(segment.name), max(segment.start, self.replay.start)
+            # By hand: safetensors reads a whole segment for each part of it.
+            with reading(path), path.open("rb") as file:
+                file.seek(4 * numbers * (first - segment.end), os.SEEK_END)
+                for low in range(first, segment.end, most):
+                    count = min(most, segment.end - low)
+                    rows = np.fromfile(file, "<f4", count * numbers)
+                    yield low, rows.reshape(count, *self.row_shape)
 
     def check_segment(self, segment: Segment) -> None:
-        """Raise UserError unless a segment's file holds the rows that its name promises."""
+        """Raise UserError unless a segment's file holds the rows that its name promises alone."""
         path = self.location(segment.name)
         with reading(path), tensors(path) as file:
             header = file.get_slice("rows")
-            found = header.get_dtype(), tuple(header.get_shape())
-        if found != ("F32", (segment.end - segment.start, *self.row_shape)):
-            raise UserError(f"{path} is not a replay segment of this run: it holds {found}.")
+            found = header.get_dtype(), tuple(header.get_shape()), len(file.keys())
+        if found != ("F32", (segment.end - segment.start, *self.row_shape), 1):
+            raise UserError(f"{path} is not a replay segment of this run: it holds {found[:2]}.")
 
 
 def checkpoint_name(frames: int) -> str:

@@ -6,7 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fastr.checkpoints.checkpoint import STATE, Checkpoint, DamageError, checkpoint_name
+from fastr.checkpoints.checkpoint import (
+    STATE,
+    Checkpoint,
+    DamageError,
+    checkpoint_name,
+    file_size,
+    looking_at,
+)
 from fastr.checkpoints.files import FileRecord
 from fastr.checkpoints.segments import Segment, covers
 from fastr.errors import UserError
@@ -75,10 +82,10 @@ def read_index(run: Path, frames: int) -> Checkpoint:
 
 def checked_content(path: Path) -> dict[str, Any]:
     """JSON object in an index of this format whose checksum is right."""
-    if not path.is_file():
-        raise DamageError(f"{INDEX}: missing")
+    file_size(path)
     try:
-        content = json.loads(bounded_bytes(path))
+        with looking_at(path):
+            content = json.loads(bounded_bytes(path))
     except UserError as error:
         raise DamageError(f"{INDEX}: size") from error
     except (ValueError, RecursionError) as error:

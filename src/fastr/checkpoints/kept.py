@@ -1,5 +1,6 @@
 """The checkpoints that a run keeps: which there are, the newest sound one, what is deleted when."""
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,19 +17,35 @@ CHECKPOINT_NAME = re.compile(r"[0-9]{9,18}")
 
 def saved_frames(run: Path) -> list[int]:
     """Frames of every checkpoint directory, sound or not, in rising order."""
-    found = [path.name for path in (run / "checkpoints").glob("*") if path.is_dir()]
+    found = folders(run / "checkpoints")
     numbers = [int(name) for name in found if CHECKPOINT_NAME.fullmatch(name)]
     return sorted(frames for frames in numbers if checkpoint_name(frames) in found)
 
 
+def folders(path: Path) -> list[str]:
+    """Names of the directories in a directory that may be absent; UserError if it is closed."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+
+
 def latest(run: Path) -> Checkpoint:
-    """Newest checkpoint that verifies; UserError if there is none."""
+    """Newest checkpoint that verifies; UserError if there is none.
+
+    One that cannot be read may be sound: UserError too, so that nothing takes its place.
+    """
     damaged = []
     for frames in reversed(saved_frames(run)):
         try:
             checkpoint = read_index(run, frames)
             checkpoint.verify()
-        except (DamageError, OSError) as problem:
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read ({error.strerror}).") from error
+        except DamageError as problem:
             damaged.append(f"checkpoint {checkpoint_name(frames)} is damaged ({problem})")
         else:
             messages = tuple(f"{damage}; using {checkpoint.name}" for damage in damaged)

@@ -66,15 +66,10 @@ class RunReplay(Source):
 
     def pieces(self, seed: int) -> Iterator[Float32[np.ndarray, "rows row"]]:
         """The packed transitions of one seed, by its place in the run, oldest first."""
-        start = self.checkpoint.replay.start
-        for segment in self.checkpoint.segments:
-            path = self.checkpoint.location(segment.name)
-            with reading(path), tensors(path) as file:
-                rows = file.get_slice("rows")
-                first = max(0, start - segment.start)
-                for low in range(first, segment.end - segment.start, self.rows_at_once):
-                    high = min(low + self.rows_at_once, segment.end - segment.start)
-                    yield rows[low:high, seed : seed + 1][:, 0]
+        # What lies side by side on the disk are the seeds.
+        most = max(1, self.rows_at_once // self.checkpoint.row_shape[0])
+        for _, rows in self.checkpoint.replay_slices(most):
+            yield rows[:, seed]
 
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, one seed after the other."""
