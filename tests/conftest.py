@@ -12,28 +12,32 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
-from fastr.runtime import configure
-
 # In the environment, so that the processes a test starts compile the same programs in the same way:
-# bit for bit is only promised between equal programs. First what every command sets: the first
-# one that a test runs in this process would otherwise change the environment half-way.
-configure()
+# bit for bit is only promised between equal programs. And before anything of fastr is imported:
+# where its types are checked, that imports JAX, which reads these once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if os.environ["JAX_PLATFORMS"] == "cpu":
     # Programs that run for milliseconds do not repay seconds of optimisation.
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    # The older emitters, and one piece of code per program: a third of the time to compile an
-    # update, none more to run it. XLA ends the process over a flag it does not know.
-    flags = os.environ.get("XLA_FLAGS", "")
-    if version("jaxlib").startswith("0.10.") and "fusion_emitters" not in flags:
-        quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-        os.environ["XLA_FLAGS"] = f"{flags} {quick}".strip()
 # A program that several tests run is compiled once, whichever of pytest's workers they are in: they
 # inherit the place from the process that starts them.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     COMPILED = tempfile.TemporaryDirectory(prefix="fastr-compiled-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+
+from fastr.runtime import configure
+
+# What every command sets: the first one that a test runs in this process would otherwise change the
+# environment half-way.
+configure()
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    # The older emitters, and one piece of code per program: a third of the time to compile an
+    # update, none more to run it. XLA ends the process over a flag it does not know.
+    flags = os.environ.get("XLA_FLAGS", "")
+    if version("jaxlib").startswith("0.10.") and "fusion_emitters" not in flags:
+        quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        os.environ["XLA_FLAGS"] = f"{flags} {quick}".strip()
 
 import jax
 import jax.numpy as jnp
