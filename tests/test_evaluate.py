@@ -92,9 +92,16 @@ def test_a_worker_killed_from_outside_is_noticed_before_it_has_work(evaluator, l
         one.submit([leaves], [4], range(1))
 
 
-def test_a_worker_that_cannot_start_says_why(capfd, leaves):
-    said = "A process that plays evaluations cannot start: Gymnasium cannot make .*: no robot\\.$"
-    with Evaluator("toy_envs:FaultyStart-v0", 1, AGENT, workers=1) as one:
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("toy_envs:FaultyStart-v0", "Gymnasium cannot make .*: no robot\\.$"),
+        ("toy_envs:Endless-v0", "toy_envs:Endless-v0 has no step limit"),
+    ],
+)
+def test_a_worker_that_cannot_start_says_why(task, reason, capfd, leaves):
+    said = f"A process that plays evaluations cannot start: {reason}"
+    with Evaluator(task, 1, AGENT, workers=1) as one:
         with pytest.raises(WorkerError, match=said):
             one.wait_until_started()
         with pytest.raises(WorkerError, match=said):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from fastr.envs import Environment, episode_seed, finite_state, finite_step, load
+from fastr.envs import Environment, episode_seed, finite_state, finite_step, frame_limit, load
 from fastr.errors import UserError
 from fastr.patience import Wait
 from fastr.pool import WorkerError, described
@@ -216,6 +216,7 @@ def _start(task: str, frame_skip: int, agent: Any, pulses: Pulses) -> None:
     os.nice(10)
     try:
         _Player.environment = load(task, frame_skip)
+        frame_limit(task, _Player.environment)
         _Player.act = compiled(agent, _Player.environment.spec)
     except Exception as error:
         # Raised from here, it would be a traceback on the terminal and a death without a reason.

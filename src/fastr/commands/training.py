@@ -72,10 +72,10 @@ class Resume:
 def check_possible(config: TrainConfig) -> None:
     """Raise UserError for a run that cannot be, before anything is written."""
     from fastr.arrays import heritage
-    from fastr.envs import spec
+    from fastr.envs import ending_spec
     from fastr.memory import check_fits
 
-    check_fits(config, spec(config.task, config.frame_skip))
+    check_fits(config, ending_spec(config.task, config.frame_skip))
     if config.source:
         heritage(config)
 
