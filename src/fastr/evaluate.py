@@ -80,12 +80,12 @@ class Evaluator:
     ):
         self.workers, self.patience_seconds = workers, patience_seconds
         context = multiprocessing.get_context("spawn")
-        self.pulses = Pulses(workers, context)
         others = set(multiprocessing.active_children())
         self.wait = Wait(patience_seconds)
         self.since: dict[Pulse, float] = {}
         """Of that wait, when each worker's last pulse was first seen."""
         with light_start(JAX_PLATFORMS="cpu", XLA_FLAGS=ONE_THREAD):
+            self.pulses = Pulses(workers, context)
             self.executor = ProcessPoolExecutor(
                 workers, context, _start, (task, frame_skip, agent, self.pulses)
             )

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shlex
-import signal
 import sys
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +15,7 @@ from fastr.commands.watching import USUAL, Watching
 from fastr.config import TrainConfig, from_json, to_json
 from fastr.envs import module_of, require_imported
 from fastr.errors import RunError, StoppedError, UserError, write_errors
-from fastr.interrupts import stop_requests, stopped_by
+from fastr.interrupts import end_at_once, stop_requests, stopped_by
 from fastr.letters import say
 from fastr.pool import WorkerError
 from fastr.provenance import provenance
@@ -147,7 +146,7 @@ def train_and_draw(
     from fastr.train import train
 
     trackings = trackers(watching.track, writer.path, writer.config)
-    with stop_requests(ANSWER, second=signal.default_int_handler) as asked:
+    with stop_requests(ANSWER, then=end_at_once) as asked:
         with TrainingProgress(config) as progress:
             listeners = (progress, *trackings)
             try:
