@@ -63,12 +63,17 @@ def test_a_failed_evaluation_says_where_and_why(kind, says, evaluator, leaves):
         under_way.returns()
 
 
-def test_a_stuck_evaluation_is_reported_and_ended(evaluator, leaves):
+def test_a_stuck_evaluation_is_reported_and_ended(evaluator, leaves, monkeypatch):
     one = evaluator("hang", 3.0)
     one.ready[0].result()
     # The policy is compiled before the clock is looked at.
     one.submit([leaves], [4], range(1)).returns()
     under_way = one.submit([leaves], [4], range(6, 8))
+    assert eventually(lambda: one.pulses.all()[0].step == 9)
+    assert not under_way.done()
+    # A pause of all processes, in which their clock goes on, makes none of them late.
+    monkeypatch.setattr(time, "monotonic", lambda clock=time.monotonic: clock() + 1_000)
+    assert not under_way.done()
     begun = time.monotonic()
     with pytest.raises(WorkerError, match=r"seed 4 was silent for [3-5]\.\d seconds at agent step"):
         eventually(under_way.done, 30)
@@ -87,9 +92,16 @@ def test_a_worker_killed_from_outside_is_noticed_before_it_has_work(evaluator, l
         one.submit([leaves], [4], range(1))
 
 
-def test_a_worker_that_cannot_start_says_why(capfd, leaves):
-    said = "A process that plays evaluations cannot start: Gymnasium cannot make .*: no robot\\.$"
-    with Evaluator("toy_envs:FaultyStart-v0", 1, AGENT, workers=1) as one:
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("toy_envs:FaultyStart-v0", "Gymnasium cannot make .*: no robot\\.$"),
+        ("toy_envs:Endless-v0", "toy_envs:Endless-v0 has no step limit"),
+    ],
+)
+def test_a_worker_that_cannot_start_says_why(task, reason, capfd, leaves):
+    said = f"A process that plays evaluations cannot start: {reason}"
+    with Evaluator(task, 1, AGENT, workers=1) as one:
         with pytest.raises(WorkerError, match=said):
             one.wait_until_started()
         with pytest.raises(WorkerError, match=said):

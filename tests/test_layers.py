@@ -24,6 +24,7 @@ LAYERS = [
         "runtime",
         "processes",
         "pulses",
+        "patience",
         "inplace",
         "interrupts",
         "letters",

@@ -92,6 +92,27 @@ def test_what_cannot_be_filmed_gets_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+ENDLESS = "toy_envs:Endless-v0"
+WHOLE = {
+    "train": [ENDLESS, "--preset", "quick", "--out", "new"],
+    "resume": ["run"],
+    "eval": ["run"],
+    "bench": [ENDLESS, "--preset", "quick"],
+    "play": ["run", "--video", "film.mp4"],
+    "ablation": [ENDLESS, "--preset", "quick", "--out", "new"],
+}
+
+
+@pytest.mark.parametrize(("command", "arguments"), WHOLE.items(), ids=WHOLE.keys())
+def test_what_may_never_end_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, refused, command, arguments
+):
+    monkeypatch.chdir(tmp_path)
+    save_run(tmp_path / "run", task=ENDLESS)
+    refused([command, *arguments], f"{ENDLESS} has no step limit", "max_episode_steps")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_a_method_without_factors_says_so(tmp_path, capsys):
     save_run(tmp_path / "run", method="ctrl-sr", task=TASK)
     arguments = ["--video", str(tmp_path / "film.mp4"), "--overlay", "factors"]

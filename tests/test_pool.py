@@ -312,3 +312,29 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     output, errors = parent.communicate(timeout=10)
     assert (output, errors) == ("", "")
     assert eventually(lambda: all(gone(process) for process in processes))
+
+
+def test_a_pause_of_all_processes_is_nobodys_silence(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from fastr.pool import EnvPool\n"
+        "import numpy as np\n"
+        "with EnvPool('toy_envs:Slow-v0', 1, (0,), patience_seconds=2.0) as pool:\n"
+        "    pool.reset([0])\n"
+        "    pool.send(np.float32([[1.0]]))\n"
+        "    print('sent', flush=True)\n"
+        "    print(pool.receive().reward)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, script],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "sent\n"
+    os.killpg(parent.pid, signal.SIGSTOP)  # as Ctrl-Z does
+    time.sleep(2.5)
+    os.killpg(parent.pid, signal.SIGCONT)
+    assert parent.communicate(timeout=20)[0] == "[6.]\n"

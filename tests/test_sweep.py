@@ -417,6 +417,15 @@ def test_how_trainings_are_watched_is_no_part_of_them(tmp_path, capsys):
     assert state.next_arguments(other) == ("resume", str(unit.run), *other.watching)
 
 
+@pytest.fixture
+def hearing():
+    """These tests may run deaf, under nohup."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hearing")
 def test_requests_to_stop_are_counted_and_the_handlers_given_back():
     before = signal.getsignal(signal.SIGTERM)
     with stop_requests("saving") as asked:

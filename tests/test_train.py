@@ -18,15 +18,16 @@ from fastr import ring
 from fastr.arrays import named_leaves, with_leaves
 from fastr.checkpoints import saving
 from fastr.cli import run
-from fastr.commands.training import rows_of_all
+from fastr.commands.training import ANSWER, rows_of_all
 from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import RunError, StoppedError
-from fastr.interrupts import stop_requests
+from fastr.interrupts import end_at_once, stop_requests
 from fastr.learner import Engine
 from fastr.pool import EnvPool
 from fastr.runs import RunDirectory, RunWriter
 from fastr.spec import EnvSpec
 from fastr.train import Trainer, simulators, train
+from test_pool import eventually, gone
 
 HERE, INHERITED = os.path.dirname(__file__), os.environ.get("PYTHONPATH")
 PATHS = os.pathsep.join(filter(None, [HERE, INHERITED]))
@@ -459,6 +460,61 @@ def test_a_stop_too_late_for_one_run_keeps_the_next_from_beginning(tmp_path, mon
     assert stop.value.code == 143
     assert RunDirectory.open(tmp_path / "run").finished()
     assert not (tmp_path / "next").exists()
+
+
+TWICE = """
+import multiprocessing, os, signal, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may run deaf, under nohup
+import fastr.train
+from fastr.commands.training import train_and_draw
+from fastr.config import preset
+from fastr.pool import EnvPool
+from fastr.pulses import Pulses
+
+def compiling(*_, **__):
+    with EnvPool("toy_envs:Count-v0", 1, (0, 1)):
+        held = Pulses(1, multiprocessing.get_context("spawn"))
+        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+        ThreadPoolExecutor(1).submit(time.sleep, 60)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+fastr.train.train = compiling
+run = SimpleNamespace(path=Path("run"), config={})
+train_and_draw(preset("gym:Pendulum-v1", "fastr", "quick"), run, None)
+"""
+
+
+def test_a_second_interrupt_waits_for_nothing_and_leaves_nobody_behind():
+    ended = subprocess.run(
+        [sys.executable, "-c", TWICE],
+        env=os.environ | {"PYTHONPATH": PATHS},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr.splitlines()[1:] == ["", f"fastr: {ANSWER}"]
+    processes = [int(word) for word in ended.stdout.split()]
+    assert len(processes) == 2
+    assert eventually(lambda: all(gone(process) for process in processes))
+
+
+def test_what_was_started_deaf_to_an_interrupt_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stop_requests("saving", then=end_at_once) as asked:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert asked == [signal.SIGTERM]
 
 
 def test_a_request_to_stop_is_heard_though_nobody_reads_the_answer(monkeypatch):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fastr.arrays import heritage, inherited
-from fastr.cli import run
-from fastr.commands.training import begun
+from fastr.cli import command, run
+from fastr.commands.training import begun, check_possible
 from fastr.config import from_json, preset, to_json
 from fastr.errors import UserError
 from fastr.learner import Engine
@@ -144,6 +144,35 @@ def test_an_encoder_of_another_form_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_source_without_a_checkpoint_is_refused_before_anything_is_written(refused, tmp_path):
+    source = RunWriter.create(tmp_path / "empty", {"train": to_json(tiny()), "provenance": {}})
+    source.close()
+    with pytest.raises(UserError, match="empty has no checkpoint yet"):
+        begun(heir(source), tmp_path / "run")
+    scratch = ["--shift", "dead", "--keep", "nothing", "--out", str(tmp_path / "out")]
+    refused(["transfer", str(source.path), *scratch], "empty has no checkpoint yet")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_another_body_is_refused_before_anything_is_written(source, tmp_path):
+    with pytest.raises(UserError, match=r"another body: .* gym:InvertedPendulum-v5 has 4 and 1\."):
+        begun(heir(source, task="gym:InvertedPendulum-v5"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_a_checkpoint_needs_its_source_no_more(source, adapted, tmp_path):
+    config = heir(source, source="nowhere")
+    check_possible(config, adapted.path)
+    with pytest.raises(UserError, match="nowhere is not a run directory"):
+        check_possible(config, tmp_path)
+
+
+def test_a_source_is_recorded_with_its_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--keep", "state-factor", "--source", "runs/gait"]
+    assert command("train", TASK, *options).config.source == str(tmp_path / "runs" / "gait")
+
+
 def test_an_encoder_that_would_see_other_units_is_refused(source):
     config = heir(source)
     config = replace(config, agent=replace(config.agent, normalize_observations=False))
@@ -189,11 +218,10 @@ def test_cka_of_orthogonal_halves():
     assert linear_cka(first, first[:, :1]) == pytest.approx(2**-0.5)
 
 
-def test_transfer_from_beginning_to_end(source, capsys, tmp_path):
-    """Kept and scratch, tables and picture; again, nothing is trained twice."""
-    command = ["transfer", str(source.path), "--shift", "degradation:1", "--figure"]
-    arguments = [*command, "--out", str(tmp_path)]
-    assert run([*arguments, "--json"]) == 0
+def test_transfer_from_beginning_to_end(source, capsys, monkeypatch, tmp_path):
+    """Kept and scratch, tables and picture; again, from elsewhere, nothing is trained twice."""
+    arguments = ["--shift", "degradation:1", "--figure", "--out", str(tmp_path)]
+    assert run(["transfer", str(source.path), *arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     kept, scratch = result["conditions"]
     assert (kept["condition"], scratch["condition"]) == (
@@ -211,7 +239,8 @@ def test_transfer_from_beginning_to_end(source, capsys, tmp_path):
         assert values[seed, "ranking loss, adapted"] > 0
     assert (tmp_path / "curves.png").stat().st_size > 1_000
     recorded = (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes()
-    assert run(arguments) == 0
+    monkeypatch.chdir(source.path.parent)
+    assert run(["transfer", source.path.name, *arguments]) == 0
     assert "What moved" in capsys.readouterr().out
     assert (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes() == recorded
 

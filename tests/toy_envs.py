@@ -104,6 +104,15 @@ class Faulty(Count):
         return observation, reward, over, truncated, information
 
 
+class Slow(Count):
+    """Takes half a second of its own for a step: what passes while it is paused is none of it."""
+
+    def step(self, action):
+        for _ in range(25):
+            time.sleep(0.02)
+        return super().step(action)
+
+
 FAULTS = ["none", "exit", "kill", "hang", "raise", "state", "overflow", "reward", "large"]
 
 
@@ -155,5 +164,5 @@ register("Cliff", Count, last_frame=3)
 register("Goal", Count, last_frame=EPISODE)
 for toy in (Parts, Nested, Unbounded, Whole, Choice, Process):
     register(toy.__name__, toy)
-for toy in (Faulty, FaultyStart, DeadStart, DeadWorker, DeadEvaluation):
+for toy in (Faulty, Slow, FaultyStart, DeadStart, DeadWorker, DeadEvaluation):
     register(toy.__name__, toy)

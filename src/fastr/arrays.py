@@ -104,6 +104,18 @@ def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:
     """The cohort with what its configuration keeps taken from its source, seed by seed."""
     if not config.source:
         return cohort
+    old, origin = legacy(config, spec)
+    chosen = np.asarray([origin.seeds.index(seed) for seed in config.seeds])
+    old = jax.tree.map(lambda leaf: leaf[chosen], old.learners)
+    moved = jax.jit(jax.vmap(Learner.inherit))(cohort.learners, old)
+    placed = jax.tree.map(
+        lambda new, was: jax.device_put(new, was.sharding), moved, cohort.learners
+    )
+    return Cohort(placed, cohort.steps, cohort.updates)
+
+
+def legacy(config: TrainConfig, spec: EnvSpec) -> tuple[Cohort, TrainConfig]:
+    """All seeds of the run to inherit from, and its configuration; UserError unless they fit."""
     source, origin = heritage(config)
     old, body = saved_cohort(origin, source.latest())
     if body != spec:
@@ -112,13 +124,7 @@ def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:
             f"entries and {body.action_dim} actuators, {config.task} has {spec.state_dim} and "
             f"{spec.action_dim}."
         )
-    chosen = np.asarray([origin.seeds.index(seed) for seed in config.seeds])
-    old = jax.tree.map(lambda leaf: leaf[chosen], old.learners)
-    moved = jax.jit(jax.vmap(Learner.inherit))(cohort.learners, old)
-    placed = jax.tree.map(
-        lambda new, was: jax.device_put(new, was.sharding), moved, cohort.learners
-    )
-    return Cohort(placed, cohort.steps, cohort.updates)
+    return old, origin
 
 
 def heritage(config: TrainConfig) -> tuple[RunDirectory, TrainConfig]:

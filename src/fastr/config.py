@@ -4,6 +4,7 @@ import dataclasses
 import sys
 import typing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -136,9 +137,11 @@ def on_this_device(config: TrainConfig) -> TrainConfig:
 def grounded(config: TrainConfig) -> TrainConfig:
     """With groups of body parts, where the method has such, written out for the task's robot.
 
-    The task has its one spelling: it names directories and is what reports compare by.
+    The task has its one spelling: it names directories and is what reports compare by. A source is
+    found from wherever the run is continued.
     """
-    config = replace(config, task=spelled(config.task))
+    source = config.source and str(Path(config.source).resolve())
+    config = replace(config, task=spelled(config.task), source=source)
     representation = getattr(config.agent, "representation", None)
     if not isinstance(representation, TreeConfig) or "|" in representation.groups:
         return config

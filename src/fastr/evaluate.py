@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from fastr.envs import Environment, episode_seed, finite_state, finite_step, load
+from fastr.envs import Environment, episode_seed, finite_state, finite_step, frame_limit, load
 from fastr.errors import UserError
+from fastr.patience import Wait
 from fastr.pool import WorkerError, described
 from fastr.processes import (
     PATIENCE_SECONDS,
@@ -79,10 +80,12 @@ class Evaluator:
     ):
         self.workers, self.patience_seconds = workers, patience_seconds
         context = multiprocessing.get_context("spawn")
-        self.pulses = Pulses(workers, context)
         others = set(multiprocessing.active_children())
-        self.begun = time.monotonic()
+        self.wait = Wait(patience_seconds)
+        self.since: dict[Pulse, float] = {}
+        """Of that wait, when each worker's last pulse was first seen."""
         with light_start(JAX_PLATFORMS="cpu", XLA_FLAGS=ONE_THREAD):
+            self.pulses = Pulses(workers, context)
             self.executor = ProcessPoolExecutor(
                 workers, context, _start, (task, frame_skip, agent, self.pulses)
             )
@@ -107,19 +110,20 @@ class Evaluator:
 
     def look(self) -> None:
         """Raise WorkerError if a worker is dead, or silent for longer than is to be borne."""
-        pulses = {pulse.process: pulse for pulse in self.pulses.all()}
+        now = self.wait.seconds()
+        self.since = {pulse: self.since.get(pulse, now) for pulse in self.pulses.all()}
+        pulses = {pulse.process: pulse for pulse in self.since}
         for process in self.processes:
             if process.exitcode is not None:
                 raise WorkerError(obituary(pulses.get(process.pid or 0), process.exitcode))
-        for pulse in pulses.values():
-            if (seconds := pulse.silent_seconds()) > self.patience_seconds:
+        for pulse, since in self.since.items():
+            if pulse.moment and now - since > self.patience_seconds:
                 raise WorkerError(
-                    f"The evaluation of seed {pulse.seed} was silent for {seconds:.1f} seconds at "
-                    f"{pulse.place} and is taken to be stuck."
+                    f"The evaluation of seed {pulse.seed} was silent for {now - since:.1f} seconds "
+                    f"at {pulse.place} and is taken to be stuck."
                 )
-        waited = time.monotonic() - self.begun
-        if waited > max(START_SECONDS, self.patience_seconds) and not self.ready[0].done():
-            raise WorkerError(f"The evaluations have not started for {waited:.0f} seconds.")
+        if now > max(START_SECONDS, self.patience_seconds) and not self.ready[0].done():
+            raise WorkerError(f"The evaluations have not started for {now:.0f} seconds.")
 
     def death(self) -> WorkerError:
         """Who died, and of what, as soon as the system tells."""
@@ -212,6 +216,7 @@ def _start(task: str, frame_skip: int, agent: Any, pulses: Pulses) -> None:
     os.nice(10)
     try:
         _Player.environment = load(task, frame_skip)
+        frame_limit(task, _Player.environment)
         _Player.act = compiled(agent, _Player.environment.spec)
     except Exception as error:
         # Raised from here, it would be a traceback on the terminal and a death without a reason.

@@ -6,11 +6,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 AGAIN_SECONDS = 0.05
 LONGEST_SECONDS = 5.0
 """An import that takes longer is interrupted all the same."""
+SHOW_CURSOR = "\x1b[?25h"
+"""To a terminal: a live display hides the cursor, and whoever is ended at once does not tidy up."""
 
 
 def stopped_by(number: int) -> int:
@@ -22,26 +23,25 @@ def stopped_by(number: int) -> int:
 
 
 @contextlib.contextmanager
-def stop_requests(
-    answer: str, second: Callable[[int, FrameType | None], Any] | None = None
-) -> Iterator[list[int]]:
+def stop_requests(answer: str, then: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """The signals, Ctrl-C or SIGTERM, that have asked to stop so far; the first gets an answer.
 
-    A second Ctrl-C is handled by `second`, if there is one.
+    After each of them `then` is called. What this process was started to be deaf to stays unheard.
     """
     asked: list[int] = []
 
     def ask(number: int, _: object) -> None:
         asked.append(number)
-        if second is not None:
-            signal.signal(signal.SIGINT, second)
+        then()
         if len(asked) == 1:
             # Not by print: this may run in the middle of another one. And the same Ctrl-C may have
             # ended whoever reads it.
             with contextlib.suppress(OSError):
-                os.write(2, f"\nfastr: {answer}\n".encode())
+                cursor = SHOW_CURSOR if os.isatty(2) else ""
+                os.write(2, f"\n{cursor}fastr: {answer}\n".encode())
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield asked
     finally:
@@ -50,7 +50,11 @@ def stop_requests(
 
 
 def end_at_once() -> None:
-    """From now on Ctrl-C ends the process, unless it was started to be deaf to it (nohup)."""
+    """From now on Ctrl-C ends the process, unless it was started to be deaf to it (nohup).
+
+    By the system, whatever the process is at: no compilation is waited for. Its workers end when it
+    is gone.
+    """
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

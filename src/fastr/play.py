@@ -44,8 +44,8 @@ def greedy_returns(
 
 
 def check_body(trained: Trained, task: str) -> None:
-    """Raise UserError unless the task is there and has the sizes that the policy was trained on."""
-    here, there = envs.spec(task, trained.config.frame_skip), trained.spec
+    """Raise UserError unless the task can be played and has the sizes of the policy's training."""
+    here, there = envs.ending_spec(task, trained.config.frame_skip), trained.spec
     if here != there:
         raise UserError(
             f"{task} has {here.state_dim} observation entries and {here.action_dim} actuators "
@@ -125,9 +125,12 @@ class Performance:
         self.title = f"{config.task}   {config.method}   {policies[0].frames:,} frames"
         if "factors" in overlay:
             self.title += f"   bars: the {STRONGEST} strongest coordinates of phi_s * phi_a"
-        frames = self.episodes[0].environment.episode_frames
-        self.pictures = None if frames is None else frames // config.frame_skip + 1
-        """At most, in one episode."""
+
+    def most_pictures(self) -> int:
+        """Of one episode; UserError if there is no end to them."""
+        config = self.episodes[0].trained.config
+        frames = envs.frame_limit(config.task, self.episodes[0].environment)
+        return frames // config.frame_skip + 1
 
     def play(self, screen: Screen, number: int) -> list[float] | None:
         """One episode of each, a picture per agent step; their returns, None if cut short."""

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float32
 from fastr import envs
 from fastr.envs import Environment, episode_seed
 from fastr.errors import RunError, UserError
+from fastr.patience import Wait
 from fastr.processes import (
     PATIENCE_SECONDS,
     START_SECONDS,
@@ -150,11 +151,11 @@ class EnvPool:
 
     def _collect(self) -> None:
         """Wait for one reply of every worker."""
-        since, patience = time.monotonic(), self._patience_seconds
+        wait = Wait(self._patience_seconds)
         for i, (peer, reply) in enumerate(zip(self._peers, self._reply_bytes, strict=True)):
-            peer.read(peer.connection.recv_bytes_into, reply, since=since, patience=patience)
+            peer.read(peer.connection.recv_bytes_into, reply, wait=wait)
             if self._replies["status"][i] == _FAILED:
-                text = peer.read(peer.connection.recv_bytes, since=since, patience=patience)
+                text = peer.read(peer.connection.recv_bytes, wait=wait)
                 raise peer.error(f"failed {text.decode()}")
 
 
@@ -177,7 +178,7 @@ class _Peer:
 
     def hello(self, patience: float) -> EnvSpec:
         """Wait until the worker has loaded its environment."""
-        answer = self.read(self.connection.recv, since=time.monotonic(), patience=patience)
+        answer = self.read(self.connection.recv, wait=Wait(patience))
         if isinstance(answer, UserError):
             raise answer
         if isinstance(answer, str):
@@ -191,17 +192,16 @@ class _Peer:
         except OSError:
             raise self._death() from None
 
-    def read(
-        self, receive: Callable[..., Any], *arguments: Any, since: float, patience: float
-    ) -> Any:
+    def read(self, receive: Callable[..., Any], *arguments: Any, wait: Wait) -> Any:
         """Receive one message, unless the worker is dead or silent for too long."""
         try:
-            if self._poll.poll(max(0.0, since + patience - time.monotonic()) * 1_000):
-                return receive(*arguments)
+            while not self._poll.poll(1_000 * wait.look_seconds):
+                if (seconds := wait.seconds()) >= wait.patience_seconds:
+                    said = f"was silent for {seconds:.1f} seconds and is taken to be stuck"
+                    raise self.error(said)
+            return receive(*arguments)
         except (EOFError, OSError):
             raise self._death() from None
-        seconds = time.monotonic() - since
-        raise self.error(f"was silent for {seconds:.1f} seconds and is taken to be stuck")
 
     def end(self, deadline: float) -> None:
         """Wait for the process to end, then make it."""

@@ -12,6 +12,9 @@ from multiprocessing import resource_tracker
 
 # One core per worker: threads for its small matrices would only fight over the others.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# When this process is ended at once, multiprocessing's tracker tidies up what it leaves; that it
+# says so helps nobody.
+QUIET_TRACKER = "ignore:resource_tracker:UserWarning"
 PATIENCE_SECONDS = 120.0
 """How long a simulator may be silent within one agent step before it is taken to be stuck."""
 START_SECONDS = 300.0
@@ -21,28 +24,38 @@ START_SECONDS = 300.0
 @contextlib.contextmanager
 def light_start(**environment: str) -> Iterator[None]:
     """Set what processes started in here inherit, then put everything back."""
-    wanted = ONE_THREAD | environment
-    before = {name: os.environ.get(name) for name in wanted}
     # Spawn runs the parent's main module again in the child. That would import JAX there, and
     # would start the training again from a script that does not guard its main part.
     main = sys.modules["__main__"]
     # The first process spawned starts multiprocessing's tracker, which lets the signals below
     # through again: that has to be over before they are blocked.
-    resource_tracker.ensure_running()
+    warnings = filter(None, (os.environ.get("PYTHONWARNINGS"), QUIET_TRACKER))
+    with _environment({"PYTHONWARNINGS": ",".join(warnings)}):
+        resource_tracker.ensure_running()
     # Ctrl-C, and the SIGTERM of a batch system, reach the whole process group: the parent saves and
     # needs its workers for that, so they must not answer even while they are importing.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        with _environment(ONE_THREAD | environment):
+            yield
+    finally:
+        sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    """Environment variables for a moment."""
+    before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
         yield
     finally:
-        sys.modules["__main__"] = main
         for name, value in before.items():
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def end_with_parent() -> None:

@@ -28,10 +28,6 @@ class Pulse(NamedTuple):
         """The step during which it happened, in words."""
         return f"agent step {self.step + 1} of episode {self.episode}"
 
-    def silent_seconds(self) -> float:
-        """Time since its last step; 0 if it has no work."""
-        return time.monotonic() - self.moment if self.moment else 0.0
-
 
 class Pulses:
     """One pulse for each worker; travels to a worker when that is started."""

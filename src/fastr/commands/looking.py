@@ -117,7 +117,7 @@ class Play:
         returns = None
         with (
             closing(Performance(policies, (self.height, self.width), self.overlay)) as performance,
-            stage("filming", performance.pictures or 1_000, "pictures") as advance,
+            stage("filming", performance.most_pictures(), "pictures") as advance,
             Film(path, advance) as film,
             suppress(KeyboardInterrupt),
         ):

@@ -63,11 +63,11 @@ class Bench:
     def run(self) -> int:
         """Compile, warm up, measure."""
         from fastr.bench import bench
-        from fastr.envs import spec
+        from fastr.envs import ending_spec
 
         require(self, "updates", low=1, high=MOST_UPDATES)
         require(self, "repeats", low=1, high=MOST_REPEATS)
-        sizes = spec(self.config.task, self.config.frame_skip)
+        sizes = ending_spec(self.config.task, self.config.frame_skip)
         result = bench(self.config, sizes, updates=self.updates, repeats=self.repeats)
         if self.json:
             return print_json(result)

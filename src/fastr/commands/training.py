@@ -3,20 +3,19 @@
 import contextlib
 import json
 import shlex
-import signal
 import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fastr.checkpoints import Checkpoint
+from fastr.checkpoints import Checkpoint, saved_frames
 from fastr.commands.show import Flag, Maybe, Run, print_json, print_table
 from fastr.commands.watching import USUAL, Watching
 from fastr.config import TrainConfig, from_json, to_json
 from fastr.envs import module_of, require_imported
 from fastr.errors import RunError, StoppedError, UserError, write_errors
-from fastr.interrupts import stop_requests, stopped_by
+from fastr.interrupts import end_at_once, stop_requests, stopped_by
 from fastr.letters import say
 from fastr.pool import WorkerError
 from fastr.provenance import provenance
@@ -61,7 +60,7 @@ class Resume:
         # Before anything of the run is touched.
         config = from_json(RunDirectory.open(self.run_directory).config["train"])
         require_imported(config.task, self.run_directory)
-        check_possible(config)
+        check_possible(config, self.run_directory)
         writer, checkpoint = RunWriter.resume(self.run_directory)
         with writer:
             for message in checkpoint.skipped if checkpoint else ():
@@ -69,20 +68,22 @@ class Resume:
             return train_to_the_end(self, config, writer, checkpoint)
 
 
-def check_possible(config: TrainConfig) -> None:
-    """Raise UserError for a run that cannot be, before anything is written."""
-    from fastr.arrays import heritage
-    from fastr.envs import spec
+def check_possible(config: TrainConfig, path: Path) -> None:
+    """Raise UserError for a run that cannot be in this directory, before anything is written."""
+    from fastr.arrays import legacy
+    from fastr.envs import ending_spec
     from fastr.memory import check_fits
 
-    check_fits(config, spec(config.task, config.frame_skip))
-    if config.source:
-        heritage(config)
+    spec = ending_spec(config.task, config.frame_skip)
+    check_fits(config, spec)
+    # What a run has inherited is in its checkpoints: from the first one on it needs no source.
+    if config.source and not saved_frames(path):
+        legacy(config, spec)
 
 
 def begun(config: TrainConfig, path: Path) -> RunWriter:
     """A new run in this directory, if it can be."""
-    check_possible(config)
+    check_possible(config, path)
     record = {"train": to_json(config), "provenance": provenance() | device()}
     return RunWriter.create(path, record)
 
@@ -108,8 +109,8 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
 
 def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[dict[str, Any]]]:
     """The rows of every run, one after the other in OUT/NAME; all are possible, or none begins."""
-    for config in configs.values():
-        check_possible(config)
+    for name, config in configs.items():
+        check_possible(config, out / name)
     return {name: finished_rows(config, out / name) for name, config in configs.items()}
 
 
@@ -145,7 +146,7 @@ def train_and_draw(
     from fastr.train import train
 
     trackings = trackers(watching.track, writer.path, writer.config)
-    with stop_requests(ANSWER, second=signal.default_int_handler) as asked:
+    with stop_requests(ANSWER, then=end_at_once) as asked:
         with TrainingProgress(config) as progress:
             listeners = (progress, *trackings)
             try:

@@ -78,10 +78,13 @@ class Transfer:
             raise UserError(f"fastr transfer needs RUN, for example `{example}`.")
         found = []
         for path in self.sources:
-            config = from_json(RunDirectory.open(path).config["train"])
+            directory = RunDirectory.open(path)
+            config = from_json(directory.config["train"])
             require_imported(config.task, path)
             if not isinstance(config.agent, SpectralConfig):
                 raise UserError(f"{path} was trained by {config.method}, which has no encoder.")
+            # In the end its policies are played unadapted, also beside one from scratch.
+            directory.latest()
             kept = part_to_keep(config.agent.representation)
             keep: Keep = kept if self.keep == "largest" else self.keep
             found.append(self.condition(path, config, keep))
@@ -98,7 +101,7 @@ class Transfer:
         task = f"{source.task}{'+' if '@' in source.task else '@'}{self.shift}"
         agent = replace(source.agent, keep=keep)
         frames = source.frames if self.frames is None else self.frames
-        origin = "" if keep == "nothing" else str(path)
+        origin = "" if keep == "nothing" else str(path.resolve())
         config = replace(source, task=task, agent=agent, frames=frames, source=origin)
         return Condition(path, keep, config)
 

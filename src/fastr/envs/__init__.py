@@ -14,7 +14,7 @@ from fastr.envs.base import (
     finite_state,
     finite_step,
 )
-from fastr.envs.loading import load, spec
+from fastr.envs.loading import ending_spec, frame_limit, load, spec
 from fastr.envs.names import GymTask, SuiteTask, module_of, parse, require_imported, tasks
 from fastr.envs.seeds import episode_seed
 
@@ -27,9 +27,11 @@ __all__ = [
     "Robot",
     "Step",
     "SuiteTask",
+    "ending_spec",
     "episode_seed",
     "finite_state",
     "finite_step",
+    "frame_limit",
     "load",
     "module_of",
     "parse",

@@ -32,3 +32,23 @@ def spec(task: str, frame_skip: int) -> EnvSpec:
     """Sizes of a task's states and actions."""
     with contextlib.closing(load(task, frame_skip)) as environment:
         return environment.spec
+
+
+def ending_spec(task: str, frame_skip: int) -> EnvSpec:
+    """The same of a task whose whole episodes are to be played; UserError if they have no limit."""
+    with contextlib.closing(load(task, frame_skip)) as environment:
+        frame_limit(task, environment)
+        return environment.spec
+
+
+def frame_limit(task: str, environment: Environment) -> int:
+    """Frames after which an episode is over, whatever is done; UserError if it may go on for ever.
+
+    Also for what ends by itself: a policy may learn not to let it.
+    """
+    if environment.episode_frames is None:
+        raise UserError(
+            f"{task} has no step limit, and whole episodes of it are to be played: register it "
+            "with max_episode_steps, even if it ends by itself (docs/own-robot.md)."
+        )
+    return environment.episode_frames
