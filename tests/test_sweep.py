@@ -398,6 +398,19 @@ WRONG = {
     "frames": (["table1", "--frames", "0"], ["--frames", "at least 1"]),
     "jobs": (["smoke", "--jobs", "0"], ["--jobs", "from 1"]),
     "many jobs": (["smoke", "--jobs", "1001"], ["--jobs is 1001", "to 1000"]),
+    "jobs of ray": (
+        ["smoke", "--engine", "ray", "--jobs", "2"],
+        ["--jobs is for --engine local, and this is --engine ray; leave it out"],
+    ),
+    "hours of a sweep": (["smoke", "--hours-on", "2 CPU cores"], ["--hours-on is for --dry-run"]),
+    **{
+        f"{name} of local": (["smoke", name, value], [f"{name} is for --engine ray"])
+        for name, value in (
+            ("--address", "node:6379"),
+            ("--gpus-per-run", "1"),
+            ("--cpus-per-run", "2"),
+        )
+    },
     "retries": (["smoke", "--retries", "-1"], ["--retries"]),
     "part": (["table1", "--seeds-per-run", "0"], ["--seeds-per-run"]),
     "impatient": (["smoke", "--", "--patience", "0"], ["--patience is 0.0; it must be from 1"]),
