@@ -181,11 +181,18 @@ fastr.cli.main()
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "out", "err"),
-    [("info", 130, "imported\n", "fastr: stopped.\n"), ("train", -signal.SIGINT, "", "")],
+    ("command", "sent", "code", "out", "err"),
+    [
+        ("info", "SIGINT", 130, "imported\n", "fastr: stopped.\n"),
+        ("info", "SIGTERM", 143, "imported\n", "fastr: stopped.\n"),
+        ("train", "SIGINT", -signal.SIGINT, "", ""),
+        ("train", "SIGTERM", -signal.SIGTERM, "", ""),
+    ],
 )
-def test_an_interrupt_is_not_lost_in_an_import(command, code, out, err, tmp_path):
-    kill = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('imported', flush=True)\n"
+def test_an_interrupt_is_not_lost_in_an_import(command, sent, code, out, err, tmp_path):
+    kill = (
+        f"import os, signal\nos.kill(os.getpid(), signal.{sent})\nprint('imported', flush=True)\n"
+    )
     (tmp_path / "interrupting.py").write_text(kill)
     line = [sys.executable, "-c", INTERRUPTED, command]
     path = os.pathsep.join([str(tmp_path), *sys.path])
@@ -193,6 +200,27 @@ def test_an_interrupt_is_not_lost_in_an_import(command, code, out, err, tmp_path
         line, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err)
+
+
+TERMINATED = """
+import os, signal, sys, tempfile, time
+signal.signal(signal.SIGINT, getattr(signal, sys.argv.pop()))
+import fastr.cli
+def work(_):
+    with tempfile.TemporaryDirectory(dir=sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+fastr.cli.run = work
+fastr.cli.main()
+"""
+
+
+@pytest.mark.parametrize("hearing", ["default_int_handler", "SIG_IGN"])
+def test_a_command_tidies_up_before_sigterm_ends_it(hearing, tmp_path):
+    line = [sys.executable, "-c", TERMINATED, "bench", str(tmp_path), hearing]
+    ended = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (143, "fastr: stopped.\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_version_is_told(capsys):
