@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, TypeVar, get_args
 
 from fastr import runtime
-from fastr.commands.wrong_options import one_sentence, refuse_bare
+from fastr.commands.wrong_options import one_sentence, refuse_bare, refuse_empty
 from fastr.errors import RunError, StoppedError, UserError, nearest
 from fastr.interrupts import end_at_once, raise_where_heard, stopped_by
 from fastr.letters import say, spell_out
@@ -312,7 +312,7 @@ def parsed(
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands, tyro.conf.DisallowNone)
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(  # pyright: ignore[reportReturnType]
+            options = tyro.cli(
                 kind,
                 prog=f"fastr {name}",
                 description=wrapped(kind.__doc__ or ""),
@@ -326,6 +326,8 @@ def parsed(
             raise
         wrong = one_sentence(said.getvalue(), usage_of(name))
         raise UserError(f"{wrong} `fastr {name} --help` lists all options.") from None
+    refuse_empty(arguments)
+    return options  # pyright: ignore[reportReturnType]
 
 
 if __name__ == "__main__":
