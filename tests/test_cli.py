@@ -27,7 +27,14 @@ from fastr.runs import RunWriter
 
 WRONG = {
     "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
+    "loud command": (["TRAIN", "walker-walk"], ["Did you mean train or transfer?"]),
+    "help on nothing": (["help", "trian"], ["trian is not a command", "Did you mean train"]),
     "no task": (["train"], ["TASK", "walker-walk"]),
+    "loud task": (["info", "WALKER"], ["Did you mean walker-"]),
+    "large batch": (
+        ["info", "gym:Pendulum-v1", "--batch-size", "1000000000"],
+        ["--batch-size is 1000000000; it must be from 1 to 100000."],
+    ),
     "unknown task": (["train", "humanoid-wlak"], ["humanoid-wlak", "humanoid-walk"]),
     "unknown method": (["train", "walker-walk", "--method", "fster"], ["fster", "fastr"]),
     "unknown preset": (["info", "walker-walk", "--preset", "papr"], ["papr", "paper"]),
@@ -73,6 +80,7 @@ WRONG = {
         ["1000 seed(s)", "MiB", "at most", "--replay-capacity"],
     ),
     "relative module": (["--import", ".x", "info", "walker-walk"], ["--import .x", "PYTHONPATH"]),
+    "nothing to import": (["--import"], ["--import needs the name of a Python module, and then"]),
     "no out": (["collect", "walker-walk"], ["--out"]),
     "nothing to collect": (
         ["collect", "walker-wlak", "--out", "data"],
@@ -85,6 +93,10 @@ WRONG = {
     "no transitions": (
         ["collect", "walker-walk", "--transitions", "0", "--out", "data"],
         ["--transitions", "at least 1"],
+    ),
+    "many transitions": (
+        ["collect", "walker-walk", "--transitions", "9" * 14, "--out", "data"],
+        ["--transitions is too large"],
     ),
     "no dataset": (["misfit"], ["DATASET"]),
     "no such dataset": (["misfit", "nowhere"], ["nowhere"]),
@@ -217,6 +229,15 @@ def test_an_interrupt_is_not_lost_in_an_import(command, sent, code, out, err, tm
         line, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err)
+
+
+def test_help_on_a_command_is_that_commands(capsys):
+    for words in (["export", "--help"], ["help", "export"]):
+        with pytest.raises(SystemExit, match="0"):
+            run(words)
+    said = capsys.readouterr().out
+    assert said == said[: len(said) // 2] * 2
+    assert said.startswith("usage: fastr export")
 
 
 TERMINATED = """

@@ -138,6 +138,8 @@ def run(arguments: list[str]) -> int:
     try:
         given, arguments = arguments, after_imports(arguments)
         imports = tuple(given[1 : len(given) - len(arguments) : 2])
+        if len(arguments) > 1 and arguments[0] == "help":
+            arguments = [arguments[1], "--help"]
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(USAGE)
             return 0 if arguments else 2
@@ -168,6 +170,8 @@ def after_imports(arguments: list[str]) -> list[str]:
     """
     while arguments[:1] == ["--import"]:
         module, *rest = arguments[1:] or [""]
+        if not module:
+            raise UserError("--import needs the name of a Python module, and then a command.")
         try:
             import_module(module)
         except (Exception, SystemExit) as error:
