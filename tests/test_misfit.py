@@ -421,6 +421,7 @@ BAD = {
     "twice": (["small.npz", "./small.npz"], "twice"),
     "no seeds": (["small.npz", "--seeds"], "--seeds"),
     "same seed": (["small.npz", "--seeds", "1", "1"], "--seeds"),
+    "many resamples": (["small.npz", "--bootstrap", "2000000000"], "from 100 to 1000000"),
     "no epochs": (["small.npz", "--epochs", "0"], "--epochs"),
     "unknown split": (["small.npz", "--split", "rows"], "--split"),
     "unknown preset": (["small.npz", "--preset", "papr"], "paper"),
