@@ -261,6 +261,13 @@ def test_a_command_tidies_up_before_sigterm_ends_it(hearing, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_command_that_was_started_deaf_to_sigterm_stays_so(tmp_path):
+    deaf = TERMINATED.replace("import fastr", "signal.signal(15, signal.SIG_IGN)\nimport fastr")
+    line = [sys.executable, "-c", deaf.replace("sleep(20)", "sleep(0)"), "bench", str(tmp_path)]
+    ended = subprocess.run([*line, "SIG_DFL"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_the_version_is_told(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("fastr 0.")

@@ -117,7 +117,8 @@ def raise_on_term() -> list[int]:
         if callable(interrupted):
             interrupted(number, frame)
 
-    signal.signal(signal.SIGTERM, terminated)
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, terminated)
     return heard
 
 
