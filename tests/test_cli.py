@@ -27,7 +27,14 @@ from fastr.runs import RunWriter
 
 WRONG = {
     "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
+    "loud command": (["TRAIN", "walker-walk"], ["Did you mean train or transfer?"]),
+    "help on nothing": (["help", "trian"], ["trian is not a command", "Did you mean train"]),
     "no task": (["train"], ["TASK", "walker-walk"]),
+    "loud task": (["info", "WALKER"], ["Did you mean walker-"]),
+    "large batch": (
+        ["info", "gym:Pendulum-v1", "--batch-size", "1000000000"],
+        ["--batch-size is 1000000000; it must be from 1 to 100000."],
+    ),
     "unknown task": (["train", "humanoid-wlak"], ["humanoid-wlak", "humanoid-walk"]),
     "unknown method": (["train", "walker-walk", "--method", "fster"], ["fster", "fastr"]),
     "unknown preset": (["info", "walker-walk", "--preset", "papr"], ["papr", "paper"]),
@@ -42,6 +49,23 @@ WRONG = {
     "no sizes": (["coverage", "walker-walk", "--batch_sizes", "--json"], ["--batch-sizes needs"]),
     "no seeds =": (["info", "walker-walk", "--seeds=", "0"], ["--seeds needs a value: it takes"]),
     "no tracker": (["resume", "nowhere", "--track"], ["--track needs a value: it takes tensor"]),
+    "no precision =": (
+        ["info", "walker-walk", "--precision="],
+        ["--precision needs a value: it is one of float32, tf32, bfloat16. `fastr info --help`"],
+    ),
+    "no engine": (["sweep", "smoke", "--engine", ""], ["--engine needs a value: it is one of loc"]),
+    "no hardware": (["sweep", "smoke", "--hours-on="], ["--hours-on needs a value: it is one of "]),
+    "no experiment": (["sweep", ""], ["name needs a value: it is one of table1, "]),
+    "no precision": (["info", "walker-walk", "--precision"], ["--precision needs a value. `fastr"]),
+    "no budget": (["train", "walker-walk", "--frames"], ["--frames needs a value. `fastr train"]),
+    "no directory =": (["theory", "--out="], ["--out is empty; give it a value, or leave it out."]),
+    "no directory": (
+        ["theory", "--out", ""],
+        ["--out is empty; give it a value, or leave it out."],
+    ),
+    "no number of a shift": (["info", "walker-walk@dead="], ["@dead= is not a shift"]),
+    "no word": (["eval", ""], ["A word of the command is empty; give it a value"]),
+    "valued flag": (["info", "walker-walk", "--json="], ["an option that takes no value has a ="]),
     "not a number": (["info", "walker-walk", "--frames", "many"], ["--frames", "many"]),
     "seed twice": (["train", "walker-walk", "--seeds", "1", "1"], ["--seeds", "once"]),
     "negative seed": (["train", "walker-walk", "--seeds", "-1"], ["--seeds", "0"]),
@@ -56,6 +80,7 @@ WRONG = {
         ["1000 seed(s)", "MiB", "at most", "--replay-capacity"],
     ),
     "relative module": (["--import", ".x", "info", "walker-walk"], ["--import .x", "PYTHONPATH"]),
+    "nothing to import": (["--import"], ["--import needs the name of a Python module, and then"]),
     "no out": (["collect", "walker-walk"], ["--out"]),
     "nothing to collect": (
         ["collect", "walker-wlak", "--out", "data"],
@@ -68,6 +93,10 @@ WRONG = {
     "no transitions": (
         ["collect", "walker-walk", "--transitions", "0", "--out", "data"],
         ["--transitions", "at least 1"],
+    ),
+    "many transitions": (
+        ["collect", "walker-walk", "--transitions", "9" * 14, "--out", "data"],
+        ["--transitions is too large"],
     ),
     "no dataset": (["misfit"], ["DATASET"]),
     "no such dataset": (["misfit", "nowhere"], ["nowhere"]),
@@ -181,11 +210,18 @@ fastr.cli.main()
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "out", "err"),
-    [("info", 130, "imported\n", "fastr: stopped.\n"), ("train", -signal.SIGINT, "", "")],
+    ("command", "sent", "code", "out", "err"),
+    [
+        ("info", "SIGINT", 130, "imported\n", "fastr: stopped.\n"),
+        ("info", "SIGTERM", 143, "imported\n", "fastr: stopped.\n"),
+        ("train", "SIGINT", -signal.SIGINT, "", ""),
+        ("train", "SIGTERM", -signal.SIGTERM, "", ""),
+    ],
 )
-def test_an_interrupt_is_not_lost_in_an_import(command, code, out, err, tmp_path):
-    kill = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('imported', flush=True)\n"
+def test_an_interrupt_is_not_lost_in_an_import(command, sent, code, out, err, tmp_path):
+    kill = (
+        f"import os, signal\nos.kill(os.getpid(), signal.{sent})\nprint('imported', flush=True)\n"
+    )
     (tmp_path / "interrupting.py").write_text(kill)
     line = [sys.executable, "-c", INTERRUPTED, command]
     path = os.pathsep.join([str(tmp_path), *sys.path])
@@ -193,6 +229,43 @@ def test_an_interrupt_is_not_lost_in_an_import(command, code, out, err, tmp_path
         line, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err)
+
+
+def test_help_on_a_command_is_that_commands(capsys):
+    for words in (["export", "--help"], ["help", "export"]):
+        with pytest.raises(SystemExit, match="0"):
+            run(words)
+    said = capsys.readouterr().out
+    assert said == said[: len(said) // 2] * 2
+    assert said.startswith("usage: fastr export")
+
+
+TERMINATED = """
+import os, signal, sys, tempfile, time
+signal.signal(signal.SIGINT, getattr(signal, sys.argv.pop()))
+import fastr.cli
+def work(_):
+    with tempfile.TemporaryDirectory(dir=sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+fastr.cli.run = work
+fastr.cli.main()
+"""
+
+
+@pytest.mark.parametrize("hearing", ["default_int_handler", "SIG_IGN"])
+def test_a_command_tidies_up_before_sigterm_ends_it(hearing, tmp_path):
+    line = [sys.executable, "-c", TERMINATED, "bench", str(tmp_path), hearing]
+    ended = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (143, "fastr: stopped.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_was_started_deaf_to_sigterm_stays_so(tmp_path):
+    deaf = TERMINATED.replace("import fastr", "signal.signal(15, signal.SIG_IGN)\nimport fastr")
+    line = [sys.executable, "-c", deaf.replace("sleep(20)", "sleep(0)"), "bench", str(tmp_path)]
+    ended = subprocess.run([*line, "SIG_DFL"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_the_version_is_told(capsys):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastr.checks import LARGEST, LARGEST_BATCH, MOST_LEVELS
 from fastr.config import TrainConfig, from_json, preset, to_json
 from fastr.errors import UserError
 
@@ -66,6 +67,21 @@ BAD_VALUES = [
 def test_a_bad_value_is_named(paper, name, value):
     with pytest.raises(UserError, match=f"--{name.replace('_', '-')}\\b"):
         replace(paper, **{name: value})
+
+
+@pytest.mark.parametrize("method", ["fastr", "sac", "td3", "td7"])
+def test_a_batch_is_no_larger_than_a_device_counts(method):
+    agent = preset("walker-walk", method, "paper").agent
+    replace(agent, batch_size=LARGEST_BATCH)
+    with pytest.raises(UserError, match="--batch-size is 100001; it must be from 1 to 100000"):
+        replace(agent, batch_size=LARGEST_BATCH + 1)
+    assert LARGEST_BATCH * MOST_LEVELS <= LARGEST
+
+
+def test_a_value_of_another_kind_is_named_with_the_right_one(paper):
+    for name, kind in (("frames", "a whole number"), ("task", "text"), ("agent", "an object")):
+        with pytest.raises(UserError, match=rf"{name} is \[\], which is not {kind}\.$"):
+            from_json(to_json(paper) | {name: []})
 
 
 def test_the_smallest_legal_values_are_accepted(paper):

@@ -1,5 +1,6 @@
 """The paper's experiments are what the paper says, and every command of theirs can be typed."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastr.agents.spectral import SpectralConfig, part_to_keep
+from fastr.checks import option
 from fastr.cli import command
 from fastr.config import METHODS, TrainConfig, preset
 from fastr.errors import UserError
@@ -21,6 +23,7 @@ from fastr.experiments import (
     trainings,
 )
 from fastr.names import Method, Preset
+from fastr.sweep.hours import STEADY, updates
 from fastr.units import Grid, refuse_same_place, slug
 
 OUT = Path("/nowhere")
@@ -117,6 +120,7 @@ def test_every_kind_of_command_is_one_that_the_command_line_takes(name):
             if unit.arguments[0] == "train":
                 assert (options.config.method, options.config.frames) == (unit.method, unit.frames)
                 assert len(options.config.seeds) == unit.seeds
+                assert options.config.updates == updates(unit)
                 assert options.out == unit.product
 
 
@@ -124,6 +128,14 @@ def test_what_is_said_twice_is_said_alike():
     assert TrainConfig.seeds == SEEDS
     for name in get_args(Preset):
         assert FRAMES[name] == preset("", "fastr", name).frames
+        for method in METHODS:
+            [unit] = trainings(Grid(OUT, ("a",), (method,), (0,), FRAMES[name], name))
+            assert updates(unit) == preset("", method, name).updates
+    known = {option(field.name) for field in fields(TrainConfig)} | {"--out"}
+    for agent in METHODS.values():
+        parts = (agent, getattr(agent, "representation", agent))
+        known |= {option(field.name) for part in parts for field in fields(part)}
+    assert known >= STEADY
     assert set(get_args(Method)) == set(METHODS)
     for name, agent in METHODS.items():
         spectral = isinstance(agent, SpectralConfig)

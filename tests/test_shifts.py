@@ -36,9 +36,9 @@ def test_a_permutation_moves_every_channel_and_can_be_undone(size, seed):
     assert sorted(shift.order) == list(range(size))
     assert all(i != channel for i, channel in enumerate(shift.order))
     action = actions(size)
-    np.testing.assert_array_equal(shift.inverse(shift(action)), action)
-    np.testing.assert_array_equal(shift(shift.inverse(action)), action)
-    assert shift.inverse.inverse == shift
+    back = np.argsort(shift.order)
+    np.testing.assert_array_equal(shift(action)[back], action)
+    np.testing.assert_array_equal(shift(action[back]), action)
 
 
 @given(SIZES, SEEDS)
@@ -47,7 +47,8 @@ def test_degradation_scales_and_flips(size, seed):
     assert isinstance(shift, Degradation)
     assert all(0.5 <= abs(gain) <= 1 for gain in shift.gains)
     action = actions(size)
-    np.testing.assert_array_equal(shift.polarity(shift.polarity(action)), action)
+    np.testing.assert_array_equal(np.sign(shift(action)), np.sign(shift.gains) * np.sign(action))
+    np.testing.assert_allclose(np.abs(shift(action) / action), np.abs(shift.gains), rtol=1e-6)
     assert shift(action).dtype == np.float32
 
 

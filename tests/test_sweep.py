@@ -22,7 +22,7 @@ from fastr.locks import locked, user_of
 from fastr.runs import RunDirectory, RunWriter
 from fastr.sweep import hours, state
 from fastr.sweep.engine import AbstractJob
-from fastr.sweep.hours import RATES, Rate, fitting, measured_here, predicted, wall_clock
+from fastr.sweep.hours import H200, RATES, Rate, fitting, measured_here, predicted, wall_clock
 from fastr.sweep.local import LocalEngine, Slot, gpus, shares, slots
 from fastr.sweep.schedule import Scheduler
 from fastr.sweep.view import View, line, summarized
@@ -323,8 +323,9 @@ def test_hours_are_steps_over_rate_and_a_guess_says_so(tmp_path):
     [unit] = units(tmp_path, "good", seeds=(0, 1, 2, 3, 42), frames=1_000_000)
     known = next(rate for rate in RATES if (rate.method, rate.seeds) == ("fastr", 5))
     hours = predicted(unit, known.hardware, []).hours
-    assert hours.low == pytest.approx(500_000 / known.high / 3600)
-    assert hours.high == pytest.approx(500_000 / known.low / 3600)
+    # 500,001 agent steps, of which the first 5,000 are random.
+    assert hours.low == pytest.approx(495_001 / known.high / 3600)
+    assert hours.high == pytest.approx(495_001 / known.low / 3600)
     few = fitting(unit, [Rate("x", "paper", "fastr", 1, 100.0, 100.0, "somewhere")])
     assert (few.low, few.high) == (10.0, 40.0)
     assert few.origin.startswith("a guess, from 1 seed(s)")
@@ -335,10 +336,31 @@ def test_hours_are_steps_over_rate_and_a_guess_says_so(tmp_path):
         assert (predicted(unit, "an abacus", [rate]).hours is not None) == told
     # A run that lies here is a better source than any table.
     unit.run.mkdir(parents=True)
-    row = {"kind": "episode", "frames": 2_000, "agent_steps": 1_000, "seconds": 10.0, "return": 1}
+    row = {"kind": "episode", "frames": 10_000, "agent_steps": 5_000, "seconds": 10.0, "return": 1}
+    (unit.run / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert measured_here([unit]) == []
+    row |= {"frames": 12_000, "agent_steps": 6_000}
     (unit.run / "rows.jsonl").write_text(json.dumps(row) + "\n")
     here = predicted(unit, known.hardware, measured_here([unit])).hours
-    assert here.low == here.high == pytest.approx(499_000 / 100 / 3600)
+    assert here.low == here.high == pytest.approx(494_001 / 100 / 3600)
+
+
+def of_options(out, *options):
+    [unit] = units(out, "good", seeds=(0, 1, 2, 3, 42), frames=1_000_000, options=options)
+    return predicted(unit, H200, [])
+
+
+def test_hours_follow_the_options_of_the_trainings(tmp_path):
+    usual = of_options(tmp_path)
+    skipping = of_options(tmp_path, "--frame_skip=4", "--frame-skip", "8")
+    # 125,001 agent steps, of which 1,250 are random.
+    assert skipping.hours.low == pytest.approx(usual.hours.low * 123_751 / 495_001)
+    assert skipping.origin == f"a guess, from --frame-skip 2: {usual.origin}"
+    warm = of_options(tmp_path, "--random-frames", "500_000")
+    assert warm.hours.high == pytest.approx(usual.hours.high * 250_001 / 495_001)
+    assert of_options(tmp_path, "--discount", "0.98") == usual
+    why = "fastr, paper --batch-size: not measured on NVIDIA H200"
+    assert of_options(tmp_path, "--batch-size=64") == (None, why)
 
 
 def test_a_machine_without_a_gpu_is_named_by_its_cores(monkeypatch):
@@ -376,6 +398,19 @@ WRONG = {
     "frames": (["table1", "--frames", "0"], ["--frames", "at least 1"]),
     "jobs": (["smoke", "--jobs", "0"], ["--jobs", "from 1"]),
     "many jobs": (["smoke", "--jobs", "1001"], ["--jobs is 1001", "to 1000"]),
+    "jobs of ray": (
+        ["smoke", "--engine", "ray", "--jobs", "2"],
+        ["--jobs is for --engine local, and this is --engine ray; leave it out"],
+    ),
+    "hours of a sweep": (["smoke", "--hours-on", "2 CPU cores"], ["--hours-on is for --dry-run"]),
+    **{
+        f"{name} of local": (["smoke", name, value], [f"{name} is for --engine ray"])
+        for name, value in (
+            ("--address", "node:6379"),
+            ("--gpus-per-run", "1"),
+            ("--cpus-per-run", "2"),
+        )
+    },
     "retries": (["smoke", "--retries", "-1"], ["--retries"]),
     "part": (["table1", "--seeds-per-run", "0"], ["--seeds-per-run"]),
     "impatient": (["smoke", "--", "--patience", "0"], ["--patience is 0.0; it must be from 1"]),

@@ -136,10 +136,21 @@ def test_the_ranking_loss_recovers_an_energy(kind):
     shares = population(density)[None]
     generator = np.random.default_rng(1)
     fits = ranking_fits(
-        kind, shares, np.array([np.inf]), 3, generator, Descent(steps=400, starts=4)
+        kind, shares, np.array([np.inf]), 3, [generator], Descent(steps=400, starts=4)
     )
     assert risk(fits.density[0], density) < 1e-3 * density.var()
     np.testing.assert_allclose(fits.density.mean(-1), 1.0, rtol=1e-5)
+
+
+def test_a_sample_is_fitted_alike_wherever_it_stands():
+    samples = [population(energy(4, 3, np.random.default_rng(i)).mdp.density) for i in range(2)]
+
+    def fitted(order):
+        generators = [np.random.default_rng(i) for i in order]
+        shares, n = np.stack([samples[i] for i in order]), np.full(2, 100.0)
+        return ranking_fits("joint", shares, n, 2, generators, Descent(steps=4, starts=2)).density
+
+    np.testing.assert_allclose(fitted((0, 1)), fitted((1, 0))[::-1], rtol=1e-5)
 
 
 def test_sines_and_cosines_are_the_gaussian_kernel():

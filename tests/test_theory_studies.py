@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,14 +17,18 @@ from fastr.theory.families import lock
 from fastr.theory.intervals import log_interval
 from fastr.theory.lsvi import Explore, explore
 from fastr.theory.page import page_text
-from fastr.theory.ranking_fit import Descent
-from fastr.theory.report import Section, Verdict, quiet
+from fastr.theory.ranking_fit import Descent, RankingFits
+from fastr.theory.report import Section, Verdict
 from fastr.theory.studies.certificates import CertificateStudy, covering_ratios, limit_slope
 from fastr.theory.studies.exploration import ExplorationStudy, Regret
 from fastr.theory.studies.linearity import LinearityStudy
 from fastr.theory.studies.ratio import CP, ENERGY, RatioStudy, best_residual
 from fastr.theory.studies.separation import SeparationStudy
 from fastr.theory.studies.sieves import Sieve
+
+
+def quiet(_):
+    """Progress that nobody watches."""
 
 
 def checked(section):
@@ -134,6 +139,23 @@ def test_separation_with_both_objectives():
         factored, joint = (errors["dial 0.5", objective, kind] for kind in ("factored", "joint"))
         assert factored[0] < joint[0]
         assert factored[-1] > joint[-1]
+
+
+def test_every_seed_begins_its_ranking_fits_by_itself(monkeypatch):
+    seeds = []
+
+    def unfitted(_, shares, n, features, generators, __):
+        seeds.append([generator.bit_generator.seed_seq.entropy for generator in generators])
+        zeros = np.zeros((len(n), *shares.shape[1:3], features))
+        return RankingFits(
+            zeros, zeros[:, :1, 0] + np.zeros((shares.shape[3], 1)), shares.sum((1, 2))
+        )
+
+    for study in ("ratio", "separation"):
+        monkeypatch.setattr(f"fastr.theory.studies.{study}.ranking_fits", unfitted)
+    replace(SMALL, seeds=(3, 5), powers=(3.0, 4.0)).ranking_errors(SMALL.density(0.0), 3)
+    RatioStudy((3, 5), states=5, actions=4, counts=(8, 16)).run(quiet)
+    assert seeds == [[3, 3, 5, 5]] * 2 + [[3, 5]] * 2
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ DEEPEST = 100
 """Layers or blocks of a network, which are built one by one."""
 MOST_LEVELS = 10_000
 """Noise levels."""
+LARGEST_BATCH = 100_000
+"""Transitions per update: times MOST_LEVELS it is still a number that the device can count to."""
 MOST_SEEDS = 1_000
 """Most commands have a simulator for each, in a process of its own."""
 

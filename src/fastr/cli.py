@@ -11,10 +11,11 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, get_args
 
 from fastr import runtime
-from fastr.commands.wrong_options import one_sentence, refuse_bare
+from fastr.commands.wrong_options import one_sentence, refuse_bare, refuse_empty
 from fastr.errors import RunError, StoppedError, UserError, nearest
 from fastr.interrupts import end_at_once, raise_where_heard, stopped_by
 from fastr.letters import say, spell_out
@@ -80,11 +81,12 @@ def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
     spell_out()
     code = 1
+    terminated: list[int] = []
     try:
         if name_in(sys.argv[1:]) in TRAINING:
             end_at_once()
         else:
-            raise_where_heard()
+            terminated = raise_on_term()
         code = run(sys.argv[1:])
     except BrokenPipeError:
         # The reader has seen enough (`fastr train --help | head`).
@@ -93,8 +95,31 @@ def main() -> None:
         # A second one need not wait for what is still tidied up.
         end_at_once()
         say("fastr: stopped.")
-        code = stopped_by(signal.SIGINT)
+        code = stopped_by(terminated[0] if terminated else signal.SIGINT)
     sys.exit(flushed(code))
+
+
+def raise_on_term() -> list[int]:
+    """From now on SIGTERM ends a command as Ctrl-C does, tidied up; it stands in the list then.
+
+    Also one that was started to be deaf to Ctrl-C.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise_where_heard()
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    interrupted, heard = signal.getsignal(signal.SIGALRM), []
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        if callable(interrupted):
+            interrupted(number, frame)
+
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, terminated)
+    return heard
 
 
 def flushed(code: int) -> int:
@@ -114,6 +139,8 @@ def run(arguments: list[str]) -> int:
     try:
         given, arguments = arguments, after_imports(arguments)
         imports = tuple(given[1 : len(given) - len(arguments) : 2])
+        if len(arguments) > 1 and arguments[0] == "help":
+            arguments = [arguments[1], "--help"]
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(USAGE)
             return 0 if arguments else 2
@@ -144,6 +171,8 @@ def after_imports(arguments: list[str]) -> list[str]:
     """
     while arguments[:1] == ["--import"]:
         module, *rest = arguments[1:] or [""]
+        if not module:
+            raise UserError("--import needs the name of a Python module, and then a command.")
         try:
             import_module(module)
         except (Exception, SystemExit) as error:
@@ -288,7 +317,7 @@ def parsed(
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands, tyro.conf.DisallowNone)
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(  # pyright: ignore[reportReturnType]
+            options = tyro.cli(
                 kind,
                 prog=f"fastr {name}",
                 description=wrapped(kind.__doc__ or ""),
@@ -302,6 +331,8 @@ def parsed(
             raise
         wrong = one_sentence(said.getvalue(), usage_of(name))
         raise UserError(f"{wrong} `fastr {name} --help` lists all options.") from None
+    refuse_empty(arguments)
+    return options  # pyright: ignore[reportReturnType]
 
 
 if __name__ == "__main__":

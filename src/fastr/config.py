@@ -17,6 +17,15 @@ from fastr.methods import METHODS, OWN, RANDOM_FRAMES, AgentConfig, named, quick
 from fastr.names import Preset
 from fastr.representations.tree import TreeConfig
 
+WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "a list of whole numbers",
+}
+"""What JSON has for each kind of field."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -205,5 +214,6 @@ def _checked(default: Any, value: Any, path: str) -> Any:
     elif type(value) is type(default):
         return value
     raise UserError(
-        f"The configuration's {path} is {value!r}, which is not a {type(default).__name__}."
+        f"The configuration's {path} is {value!r}, which is not "
+        f"{WORDS.get(type(default), 'an object')}."
     )

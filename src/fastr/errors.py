@@ -13,9 +13,10 @@ class UserError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A question with up to three known names near this one, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f" Did you mean {' or '.join(close)}?" if close else ""
+    """A question with up to three known names near this one, in any case; or nothing."""
+    spelled = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), list(spelled), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(spelled[one] for one in close)}?" if close else ""
 
 
 @contextmanager

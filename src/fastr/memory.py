@@ -28,7 +28,7 @@ def check_fits(config: TrainConfig, spec: EnvSpec) -> None:
     raise UserError(
         f"{seeds} seed(s) of {config.method} need about {needed // MEBIBYTE:,} MiB of memory per "
         f"device ({each // MEBIBYTE:,} MiB each), and {free // MEBIBYTE:,} MiB are free: "
-        f"{advice} use a smaller --replay-capacity or --batch-size."
+        f"{advice} use a smaller --replay-capacity, --batch-size or network."
     )
 
 

@@ -42,11 +42,6 @@ class Permutation(Shift):
         """The channels in their new order."""
         return action[list(self.order)]
 
-    @property
-    def inverse(self) -> "Permutation":
-        """What undoes it."""
-        return Permutation(tuple(np.argsort(self.order).tolist()))
-
 
 @dataclass(frozen=True)
 class Degradation(Shift):
@@ -57,11 +52,6 @@ class Degradation(Shift):
     def __call__(self, action: Action) -> Action:
         """The scaled action."""
         return action * np.asarray(self.gains, np.float32)
-
-    @property
-    def polarity(self) -> "Degradation":
-        """Its signs alone, which undo themselves."""
-        return Degradation(tuple(np.sign(self.gains).tolist()))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fastr.agents.critics import (
     squared_error,
     worst_error,
 )
-from fastr.checks import DEEPEST, require
+from fastr.checks import DEEPEST, LARGEST_BATCH, require
 from fastr.networks import MLP
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
 from fastr.precision import Precision
@@ -58,7 +58,8 @@ class SACConfig:
     layers with float32 parameters, sums and outputs."""
 
     def __post_init__(self):
-        require(self, "batch_size", "hidden_dim", low=1)
+        require(self, "batch_size", low=1, high=LARGEST_BATCH)
+        require(self, "hidden_dim", low=1)
         require(self, "hidden_layers", low=1, high=DEEPEST)
         require(self, "discount", "target_rate", low=0, high=1)
         rates = ("critic_learning_rate", "actor_learning_rate", "temperature_learning_rate")

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from fastr.agents.base import AbstractAgent
 from fastr.agents.critics import bootstrapped, mean_value_loss, squared_error, worst_error
 from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
-from fastr.checks import require
+from fastr.checks import LARGEST_BATCH, require
 from fastr.errors import UserError
 from fastr.networks import MLP, Head
 from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
@@ -98,7 +98,8 @@ class SpectralConfig:
         return replace(self, representation=replace(self.representation, precision="bfloat16"))
 
     def __post_init__(self):
-        require(self, "batch_size", "actor_dim", low=1)
+        require(self, "batch_size", low=1, high=LARGEST_BATCH)
+        require(self, "actor_dim", low=1)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
         if self.keep not in ("nothing", part_to_keep(self.representation)):

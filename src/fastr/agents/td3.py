@@ -20,7 +20,7 @@ from fastr.agents.critics import (
     worst_error,
 )
 from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
-from fastr.checks import require
+from fastr.checks import LARGEST_BATCH, require
 from fastr.networks import MLP
 from fastr.optim import Adam, Parameters, Trainable, polyak
 from fastr.precision import Precision
@@ -57,7 +57,8 @@ class TD3Config:
     layers with float32 parameters, sums and outputs."""
 
     def __post_init__(self):
-        require(self, "batch_size", "hidden_dim", low=1)
+        require(self, "batch_size", low=1, high=LARGEST_BATCH)
+        require(self, "hidden_dim", low=1)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
         require(self, "critic_learning_rate", "actor_learning_rate", low=0)

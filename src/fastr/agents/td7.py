@@ -17,7 +17,7 @@ from fastr.agents.critics import bootstrapped, worst_error
 from fastr.agents.deterministic import explored, smoothed
 from fastr.agents.td7_networks import Actor, Critic, Encoder, twin_q
 from fastr.agents.td7_policies import KeptPolicy, Pair, Trial
-from fastr.checks import require
+from fastr.checks import LARGEST_BATCH, require
 from fastr.optim import Adam, Parameters, Trainable
 from fastr.precision import Arithmetic
 from fastr.replay import PrioritizedReplay
@@ -64,7 +64,8 @@ class TD7Config:
     """Arithmetic of matrix products: float32, or tf32 (accelerators only)."""
 
     def __post_init__(self):
-        sizes = ("batch_size", "hidden_dim", "embedding_dim")
+        require(self, "batch_size", low=1, high=LARGEST_BATCH)
+        sizes = ("hidden_dim", "embedding_dim")
         counts = ("target_updates", "actor_updates", "assessed_episodes", "late_updates")
         require(self, *sizes, *counts, low=1)
         require(self, "discount", "late_relaxation", low=0, high=1)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from fastr.checks import require_seeds
+from fastr.checks import require, require_seeds
 from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.errors import UserError, write_errors
 from fastr.misfit.config import MisfitConfig
@@ -98,8 +98,8 @@ class Collect:
 
     def run(self) -> int:
         """Play or copy."""
-        if self.transitions is not None and self.transitions < 1:
-            raise UserError(f"--transitions is {self.transitions}; it must be at least 1.")
+        if self.transitions is not None:
+            require(self, "transitions", low=1)
         if self.seeds:
             require_seeds(self.seeds)
         refuse_used(self.out)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 import tyro
 
-from fastr.checks import require
+from fastr.checks import option, require
 from fastr.commands.plan import Plan
 from fastr.commands.show import Flag, Maybe, Several, print_json, print_table
 from fastr.errors import UserError, write_errors
@@ -33,6 +33,8 @@ MOST_JOBS = 1_000
 """On each device, each a process of its own."""
 INTERNAL = ".sweep"
 """Folder in the sweep's directory for its lock and, on a cluster, the request to stop."""
+ENGINES = {"local": ("jobs",), "ray": ("address", "gpus_per_run", "cpus_per_run")}
+"""What only one engine takes."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Sweep:
     def run(self) -> int:
         """All units, or what they would be."""
         require(self, "retries", low=0)
+        self.refuse_idle()
         if self.jobs is not None:
             require(self, "jobs", low=1, high=MOST_JOBS)
         grid = self.grid()
@@ -104,6 +107,18 @@ class Sweep:
             internal.mkdir(parents=True, exist_ok=True)
         with locked(internal):
             return self.work(grid, units)
+
+    def refuse_idle(self) -> None:
+        """Raise UserError for an option that would do nothing."""
+        for engine, names in ENGINES.items():
+            for name in names:
+                if engine != self.engine and getattr(self, name) != getattr(type(self), name):
+                    raise UserError(
+                        f"{option(name)} is for --engine {engine}, and this is --engine "
+                        f"{self.engine}; leave it out, or add --engine {engine}."
+                    )
+        if self.hours_on and not self.dry_run:
+            raise UserError("--hours-on is for --dry-run, which shows the hours; add that.")
 
     def grid(self) -> Grid:
         """The experiment's grid with what was asked for instead."""

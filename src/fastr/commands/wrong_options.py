@@ -30,6 +30,14 @@ def refuse_bare(arguments: list[str]) -> None:
             raise UserError(f"{option} needs a value: it takes {SEVERAL[option]}.")
 
 
+def refuse_empty(arguments: list[str]) -> None:
+    """Raise UserError for a value that is nothing: as a path it is the directory one is in."""
+    for before, word in pairwise(["", *arguments]):
+        if re.fullmatch("--[^=]+=", word) or not word:
+            option = word[:-1] or (before if before.startswith("--") else "A word of the command")
+            raise UserError(f"{option} is empty; give it a value, or leave it out.")
+
+
 def one_sentence(box: str, usage: str) -> str:
     """The first paragraph and the suggested options of a boxed message.
 
@@ -62,9 +70,12 @@ def in_words(said: str) -> str:
     several = r"Error parsing (--\S+): Could not find valid parse for arguments: (.+)"
     said = re.sub(several, misfitting, said)
     said = re.sub(r"Unrecognized options: ([^\s,]+).*", superfluous, said)
+    no_value = "an option that takes no value has a =, or a word is empty"
+    said = re.sub(r"Unrecognized options:$", f"There is one thing too many: {no_value}", said)
     said = re.sub(
-        r"invalid choice '(.+)' for argument '(.+)'\. Expected one of (.+)", unknown, said
+        r"invalid choice '(.*)' for argument '(.+)'\. Expected one of (.+)", unknown, said
     )
+    said = re.sub(r"Missing value for argument '(.+)'\. Expected .+", r"\1 needs a value", said)
     whole = r"invalid literal for int\(\) with base 10: (.+)"
     said = re.sub(whole, r"\1 is not a whole number", said)
     said = re.sub(r"could not convert string to float: (.+)", r"\1 is not a number", said)
@@ -88,5 +99,7 @@ def misfitting(found: re.Match[str]) -> str:
 def unknown(found: re.Match[str]) -> str:
     """A name that is none of those an option knows."""
     known = [name for name in re.findall(r"'([^']+)'", found[3]) if name != "None"]
+    if not found[1]:
+        return f"{found[2]} needs a value: it is one of {', '.join(known)}"
     said = f"{found[2]} {found[1]}" if found[2].startswith("--") else found[1]
     return f"{said} is unknown.{nearest(found[1], known)} It is one of {', '.join(known)}"

@@ -16,6 +16,8 @@ from fastr.representations.ranking import ScoreForm
 
 Kind = Literal["cp", "joint"]
 KINDS: tuple[Kind, ...] = ("cp", "joint")
+MOST_RESAMPLES = 1_000_000
+"""Of a bootstrap: days of it tell no more than seconds."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class MisfitConfig:
     """Resamples behind every interval."""
 
     def __post_init__(self):
-        require(self, "bootstrap", low=100)
+        require(self, "bootstrap", low=100, high=MOST_RESAMPLES)
         require(self, "split_seed", low=0)
         if self.limit is not None:
             require(self, "limit", low=1)

@@ -3,9 +3,10 @@
 Everything that can be wrong with the data is found before any training.
 """
 
+import contextlib
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,7 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
     if config.action_scale == "bounds":
         for source in sources:
             require_bounds(source)
-    with write_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".rows-", dir=out) as folder:
+    with made(out), tempfile.TemporaryDirectory(prefix=".rows-", dir=out) as folder:
         stores = [read(source, Path(folder) / str(i), config) for i, source in enumerate(sources)]
         prepared = [prepare(store, config) for store in stores]
         fitted = trained(prepared, config)
@@ -60,6 +59,21 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
     with write_errors(out):
         write(out, report, tested, protocol)
     return report
+
+
+@contextlib.contextmanager
+def made(out: Path) -> Iterator[None]:
+    """Make a directory, which goes away again if nothing comes of it."""
+    fresh = not out.exists()
+    with write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if fresh:
+            with contextlib.suppress(OSError):
+                out.rmdir()
+        raise
 
 
 def opened(names: Sequence[str]) -> list[Source]:

@@ -42,11 +42,10 @@ def split(
 def cut(items: np.ndarray, generator: np.random.Generator, what: str) -> list[np.ndarray]:
     """The items in three parts at random, none of them empty."""
     if len(items) < 3:
-        count = "one" if len(items) == 1 else str(len(items))
         advice = "" if what == "transitions" else ", or use --split transition"
         raise UserError(
-            f"There are only {count} of the {what} that the split into training, validation and "
-            f"test needs three of: give more data{advice}."
+            f"The split into training, validation and test needs at least three {what}, and the "
+            f"number here is {len(items)}: give more data{advice}."
         )
     held = max(1, round(HELD_OUT * len(items)))
     shuffled = generator.permutation(items)

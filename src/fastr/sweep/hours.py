@@ -1,14 +1,17 @@
 """Predicted hours, from rates that were measured, with how far each can be trusted.
 
-A rate is agent steps per second of one process that trains all its seeds, one process per device.
-Runs that lie in the sweep's own directory are the best source; else a few measurements on known
-machines are taken, each with its origin. What was never measured is guessed, and says so.
+A rate is updates per second of one process that trains all its seeds, one process per device; agent
+steps before the first update take next to no time. Runs that lie in the sweep's own directory are
+the best source; else a few measurements on known machines are taken, each with its origin. What was
+never measured is guessed, and says so.
 """
 
 import subprocess
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
+from fastr.names import Preset
 from fastr.processes import usable_cores
 from fastr.sweep.local import gpus
 from fastr.sweep.state import progress
@@ -19,10 +22,25 @@ Hardware = Literal["NVIDIA H200", "2 CPU cores"]
 H200, CPU = get_args(Hardware)
 FRAME_SKIP = 2
 """Frames per agent step, as in the paper."""
+RANDOM_FRAMES: dict[Preset, int] = {"paper": 10_000, "quick": 2_000}
+"""Before the first update, under the presets of `fastr train`."""
+OF_METHODS: dict[tuple[Preset, str], int] = {("paper", "td7"): 50_000}
+"""The same where a method has its own."""
+STEADY = frozenset(
+    (
+        *("--method", "--preset", "--seeds", "--frames", "--frame-skip", "--random-frames"),
+        *("--replay-capacity", "--checkpoint-frames", "--keep-checkpoints", "--out"),
+        *("--keep", "--source", "--discount", "--target-rate", "--reward-weight"),
+        *("--learning-rate", "--representation-learning-rate", "--critic-learning-rate"),
+        *("--actor-learning-rate", "--temperature-learning-rate", "--initial-temperature"),
+        *("--exploration-noise", "--target-noise", "--target-noise-clip"),
+    )
+)
+"""Options of `fastr train` under which an update takes no more time than without them."""
 
 
 class Rate(NamedTuple):
-    """Agent steps per second, from the slowest to the fastest seen."""
+    """Updates per second, from the slowest to the fastest seen."""
 
     hardware: str
     preset: str
@@ -77,15 +95,63 @@ def predicted(unit: Unit, hardware: str, here: Sequence[Rate]) -> Prediction:
     """What is left of a unit to do."""
     if unit.run is None:
         return Prediction(None, "not measured")
-    rate = fitting(unit, [*here, *(known for known in RATES if known.hardware == hardware)])
+    odd = unsteady(unit)
+    rate = fitting(unit, [*here, *([] if odd else tabled(unit, hardware))])
     if rate is None:
-        return Prediction(None, f"{unit.method}, {unit.preset}: not measured on {hardware}")
+        what = " ".join((f"{unit.method}, {unit.preset}", *odd))
+        return Prediction(None, f"{what}: not measured on {hardware}")
     if rate.high > WIDEST * rate.low:
         return Prediction(None, f"too wide a guess ({rate.origin})")
-    done = progress(unit)
-    steps = (unit.frames - (done.frames if done else 0)) / FRAME_SKIP
-    hours = Hours(steps / rate.high / 3600, steps / rate.low / 3600)
+    left = updates(unit) - updates_done(unit)
+    hours = Hours(left / rate.high / 3600, left / rate.low / 3600)
     return Prediction(hours, rate.origin)
+
+
+def unsteady(unit: Unit) -> list[str]:
+    """The options of a training that make its updates others than those of the table."""
+    names = [word.partition("=")[0].replace("_", "-") for word in unit.arguments]
+    return [name for name in names if name.startswith("--") and name not in STEADY]
+
+
+def frame_skip(unit: Unit) -> int:
+    """Frames per agent step of a training."""
+    return given(unit, "--frame-skip", FRAME_SKIP)
+
+
+def random_steps(unit: Unit) -> int:
+    """Agent steps of a training before its first update."""
+    usual = OF_METHODS.get((unit.preset, unit.method), RANDOM_FRAMES[unit.preset])
+    return given(unit, "--random-frames", usual) // frame_skip(unit)
+
+
+def updates(unit: Unit) -> int:
+    """Of a whole training: one for every agent step behind the random ones, frame 0 among them."""
+    return max(0, unit.frames // frame_skip(unit) + 1 - random_steps(unit))
+
+
+def updates_done(unit: Unit) -> int:
+    """Of those, how many a training has behind it."""
+    done = progress(unit)
+    return min(updates(unit), max(0, done.agent_steps - random_steps(unit))) if done else 0
+
+
+def given(unit: Unit, option: str, usual: int) -> int:
+    """What a training's command says of an option, the last time that it does; else the usual."""
+    value = str(usual)
+    for word, following in pairwise((*unit.arguments, "")):
+        name, equals, behind = word.partition("=")
+        if name.replace("_", "-") == option:
+            value = behind if equals else following
+    return int(value)
+
+
+def tabled(unit: Unit, hardware: str) -> list[Rate]:
+    """The table's rates on this hardware; the simulators in them made two frames a step."""
+    rates = [rate for rate in RATES if rate.hardware == hardware]
+    if frame_skip(unit) == FRAME_SKIP:
+        return rates
+    guess = f"a guess, from --frame-skip {FRAME_SKIP}"
+    return [rate._replace(origin=f"{guess}: {rate.origin}") for rate in rates]
 
 
 def fitting(unit: Unit, rates: Sequence[Rate]) -> Rate | None:
@@ -113,9 +179,9 @@ def measured_here(units: Sequence[Unit]) -> list[Rate]:
     found: dict[tuple[str, str, int], list[float]] = {}
     for unit in units:
         done = progress(unit)
-        if done and done.frames > 0 and done.seconds > 0:
+        if done and done.seconds > 0 and updates_done(unit) > 0:
             key = (unit.preset, unit.method, unit.seeds)
-            found.setdefault(key, []).append(done.agent_steps / done.seconds)
+            found.setdefault(key, []).append(updates_done(unit) / done.seconds)
     return [
         Rate("here", *key, min(rates), max(rates), f"{len(rates)} run(s) in this directory")
         for key, rates in found.items()

@@ -103,12 +103,6 @@ def entropy_terms(problem: Problem, kind: Class) -> list[Term]:
     ]
 
 
-def log_entropy(problem: Problem, kind: Class, epsilon: float) -> float:
-    """The logarithm of the bound on log N(G, epsilon)."""
-    terms = entropy_terms(problem, kind)
-    return log_sum([term.log_scale - term.dimension * math.log(epsilon) for term in terms])
-
-
 def log_sum(logs: list[float]) -> float:
     """log of the sum of exponentials."""
     largest = max(logs)

@@ -8,6 +8,7 @@ whose minimiser estimates P(s'|s,a) by q(s') exp f / Z(s,a) (remark "Relationshi
 estimator": maximum likelihood at infinitely many negatives).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -121,13 +122,16 @@ def ranking_fits(
     shares: Float[np.ndarray, "fit state action next"],
     n: Float[np.ndarray, " fit"],
     features: int,
-    generator: np.random.Generator,
+    generators: Sequence[np.random.Generator],
     descent: Descent,
 ) -> RankingFits:
-    """For each sample the best of several short descents over one class, continued."""
+    """For each sample the best of several short descents over one class, continued.
+
+    Each sample's descents begin where its own generator says.
+    """
     fits, starts = len(shares), descent.starts
-    _, states, actions, nexts = shares.shape
-    start = _start(kind, starts * fits, starts, (states, actions, nexts), features, generator)
+    begun = [_start(kind, starts, shares.shape[1:], features, each) for each in generators]
+    start = jax.tree.map(lambda *leaves: jnp.concatenate(jnp.stack(leaves, 1)), *begun)
     observed, sizes = jnp.asarray(shares, jnp.float32), jnp.asarray(n, jnp.float32)
     short = replace(descent, steps=descent.steps // 4)
     copies = jnp.tile(observed, (starts, 1, 1, 1))
@@ -140,9 +144,8 @@ def ranking_fits(
 
 def _start(
     kind: Class,
-    fits: int,
     starts: int,
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, ...],
     features: int,
     generator: np.random.Generator,
 ) -> Tables:
@@ -152,14 +155,13 @@ def _start(
     found from random numbers it comes in slowly.
     """
     states, actions, nexts = sizes
-    second = np.arange(fits) // (fits // starts) % 2 == 1
 
     def table(*shape: int) -> np.ndarray:
-        return 0.5 * generator.normal(size=(fits, *shape, features))
+        return 0.5 * generator.normal(size=(starts, *shape, features))
 
-    def with_one(*shape: int) -> Float[Array, "fit *size feature"]:
+    def with_one(*shape: int) -> Float[Array, "start *size feature"]:
         values = table(*shape)
-        values[second, ..., 0] = 1.0
+        values[1::2, ..., 0] = 1.0
         return jnp.asarray(values, jnp.float32)
 
     target = jnp.asarray(table(nexts), jnp.float32)

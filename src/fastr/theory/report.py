@@ -86,8 +86,3 @@ class Section:
     verdicts: tuple[Verdict, ...]
     grids: tuple[Grid, ...] = ()
     plots: tuple[Plot, ...] = ()
-
-
-def quiet(share: float) -> None:
-    """Progress that nobody watches."""
-    del share

@@ -50,31 +50,6 @@ class Waves:
         """C_P of Eq. (CP-constant): E_rho of the integral of P^2."""
         return float(1.0 + np.square(self.amplitudes).sum())
 
-    def density(
-        self,
-        states: Float[np.ndarray, "point state"],
-        actions: Float[np.ndarray, "point action"],
-        next_states: Float[np.ndarray, "point state"],
-    ) -> Float[np.ndarray, " point"]:
-        """P(s'|s,a) at points."""
-        anchors = cosines(self.state_waves, states) * cosines(self.action_waves, actions)
-        return 1.0 + (anchors * cosines(self.next_waves, next_states)) @ self.amplitudes
-
-    def step(
-        self,
-        states: Float[np.ndarray, "point state"],
-        actions: Float[np.ndarray, "point action"],
-        generator: np.random.Generator,
-    ) -> Float[np.ndarray, "point state"]:
-        """Next states, by rejection: densities are at most 2."""
-        drawn = np.empty_like(states)
-        waiting = np.arange(len(states))
-        while len(waiting):
-            drawn[waiting] = generator.uniform(size=(len(waiting), states.shape[1]))
-            density = self.density(states[waiting], actions[waiting], drawn[waiting])
-            waiting = waiting[2.0 * generator.uniform(size=len(waiting)) > density]
-        return drawn
-
     def table(
         self, points: int, weight: Float[np.ndarray, " feature"], discount: float
     ) -> FiniteMDP:

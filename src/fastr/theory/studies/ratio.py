@@ -83,7 +83,7 @@ class RatioStudy:
         shares = np.stack([population(model.mdp.density) for model in models])
         features = models[0].feature.shape[-1]
         n = np.full(len(models), np.inf)
-        ranked = ranking_fits("factored", shares, n, features, generators[0], self.descent)
+        ranked = ranking_fits("factored", shares, n, features, generators, self.descent)
         rows = []
         for i, (model, generator) in enumerate(zip(models, generators, strict=True)):
             spectral = factored_fit(shares[i], features, generator, sweeps=500)

@@ -133,9 +133,10 @@ class SeparationStudy:
         generators = [np.random.default_rng(seed) for seed in self.seeds]
         shares = np.stack([draw(density, int(n), g) for g in generators for n in self.n])
         sizes = np.tile(self.n, len(self.seeds))
+        starting = [g for g in generators for _ in self.n]
         found = {}
         for kind in KINDS:
-            fits = ranking_fits(kind, shares, sizes, features, generators[0], self.descent)
+            fits = ranking_fits(kind, shares, sizes, features, starting, self.descent)
             errors = [risk(estimate, density) for estimate in fits.density]
             found[kind] = np.array(errors).reshape(len(self.seeds), -1)
         return found
