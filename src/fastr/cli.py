@@ -11,7 +11,6 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar, get_args
 
 from fastr import runtime
@@ -81,12 +80,12 @@ def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
     spell_out()
     code = 1
-    terminated: list[int] = []
+    asked: list[int] = []
     try:
         if name_in(sys.argv[1:]) in TRAINING:
             end_at_once()
         else:
-            terminated = raise_on_term()
+            asked = raise_where_heard()
         code = run(sys.argv[1:])
     except BrokenPipeError:
         # The reader has seen enough (`fastr train --help | head`).
@@ -95,31 +94,8 @@ def main() -> None:
         # A second one need not wait for what is still tidied up.
         end_at_once()
         say("fastr: stopped.")
-        code = stopped_by(terminated[0] if terminated else signal.SIGINT)
+        code = stopped_by(asked[0] if asked else signal.SIGINT)
     sys.exit(flushed(code))
-
-
-def raise_on_term() -> list[int]:
-    """From now on SIGTERM ends a command as Ctrl-C does, tidied up; it stands in the list then.
-
-    Also one that was started to be deaf to Ctrl-C.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    raise_where_heard()
-    if before == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    interrupted, heard = signal.getsignal(signal.SIGALRM), []
-
-    def terminated(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
-        if callable(interrupted):
-            interrupted(number, frame)
-
-    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
-        signal.signal(signal.SIGTERM, terminated)
-    return heard
 
 
 def flushed(code: int) -> int:

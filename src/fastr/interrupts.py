@@ -22,6 +22,11 @@ def stopped_by(number: int) -> int:
     return 128 + number
 
 
+def audible() -> list[int]:
+    """Of Ctrl-C and SIGTERM, what this process was not started to be deaf to (nohup)."""
+    return [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+
+
 @contextlib.contextmanager
 def stop_requests(answer: str, then: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """The signals, Ctrl-C or SIGTERM, that have asked to stop so far; the first gets an answer.
@@ -40,8 +45,7 @@ def stop_requests(answer: str, then: Callable[[], None] = lambda: None) -> Itera
                 cursor = SHOW_CURSOR if os.isatty(2) else ""
                 os.write(2, f"\n{cursor}fastr: {answer}\n".encode())
 
-    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, ask) for number in heard}
+    before = {number: signal.signal(number, ask) for number in audible()}
     try:
         yield asked
     finally:
@@ -50,35 +54,37 @@ def stop_requests(answer: str, then: Callable[[], None] = lambda: None) -> Itera
 
 
 def end_at_once() -> None:
-    """From now on Ctrl-C ends the process, unless it was started to be deaf to it (nohup).
+    """From now on Ctrl-C ends the process, unless it was started to be deaf to it.
 
     By the system, whatever the process is at: no compilation is waited for. Its workers end when it
     is gone.
     """
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    if signal.SIGINT in audible():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def raise_where_heard() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt, but only where nobody swallows it.
+def raise_where_heard() -> list[int]:
+    """From now on Ctrl-C and SIGTERM raise KeyboardInterrupt, but only where nobody swallows it.
 
     Imports of compiled modules turn it into other errors or pass it over, and JAX's callback on
     garbage collection prints and forgets it. There it is put off for a moment, in which a second
-    Ctrl-C ends the process at once.
+    Ctrl-C ends the process at once. The signals stand in the list once they have come.
     """
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        return
-    heard: list[float] = []
+    asked: list[int] = []
+    since: list[float] = []
 
-    def interrupted(_: int, frame: FrameType | None) -> None:
-        heard.append(time.monotonic())
-        if not swallowed(frame) or heard[-1] - heard[0] > LONGEST_SECONDS:
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGALRM:
+            asked.append(number)
+        since.append(time.monotonic())
+        if not swallowed(frame) or since[-1] - since[0] > LONGEST_SECONDS:
             raise KeyboardInterrupt
         end_at_once()
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
 
-    for number in (signal.SIGINT, signal.SIGALRM):
+    for number in (*audible(), signal.SIGALRM):
         signal.signal(number, interrupted)
+    return asked
 
 
 def swallowed(frame: FrameType | None) -> bool:
