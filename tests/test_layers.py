@@ -25,6 +25,7 @@ LAYERS = [
         "processes",
         "pulses",
         "patience",
+        "flat",
         "inplace",
         "interrupts",
         "letters",

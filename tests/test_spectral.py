@@ -13,7 +13,7 @@ from fastr.agents import spectral
 from fastr.agents.critics import squared_error
 from fastr.agents.deterministic import DeterministicPolicy
 from fastr.agents.spectral import actor_loss, twin_q
-from fastr.learner import EXPLORATION, Engine
+from fastr.learner import EXPLORATION, Cohort, Engine
 from fastr.representations.base import AbstractRepresentation
 from fastr.streams import stream
 
@@ -494,7 +494,8 @@ def test_targets_are_copies_of_what_features_need_and_of_nothing_else(agent):
 def test_random_actions_come_first_and_are_uniform(company, spec):
     """In the random phase, the uniform numbers of the seed's own stream whatever the state."""
     for step in range(2 * RANDOM_STEPS):
-        cohort = replace(company.init(), steps=jnp.asarray(step))
+        fresh = company.init()
+        cohort = Cohort(fresh.learners, jnp.asarray(step), fresh.updates)
         here, there = (
             np.asarray(company.explore(cohort, np.full((3, spec.state_dim), value, np.float32)))
             for value in (-1.0, 2.0)

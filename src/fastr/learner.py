@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
+from fastr.flat import Flat
 from fastr.inplace import InPlace
 from fastr.methods import AgentConfig
 from fastr.moments import Moments
@@ -128,14 +129,26 @@ class Learner(eqx.Module):
         return self.agent.policy()
 
 
-class Cohort(eqx.Module):
+class Cohort(Flat):
     """All seeds of a run, and the clock they share."""
 
-    learners: Learner
-    """Every array has a leading seed axis."""
-    steps: Int[Array, ""]
-    """Transitions each seed has observed."""
-    updates: Int[Array, ""]
+    def __init__(self, learners: Learner, steps: Int[Array, ""], updates: Int[Array, ""]):
+        super().__init__(learners=learners, steps=steps, updates=updates)
+
+    @property
+    def learners(self) -> Learner:
+        """Every array has a leading seed axis."""
+        return self.part("learners")
+
+    @property
+    def steps(self) -> Int[Array, ""]:
+        """Transitions each seed has observed."""
+        return self.part("steps")
+
+    @property
+    def updates(self) -> Int[Array, ""]:
+        """Updates each seed has behind it."""
+        return self.part("updates")
 
     @classmethod
     def init(
@@ -227,7 +240,7 @@ class Engine:
         rows, states = jnp.split(rows_and_states, [self.spec.row_dim], axis=1)
         observe = jax.vmap(Learner.observe, in_axes=(0, 0, None))
         learners = observe(cohort.learners, rows, cohort.steps)
-        cohort = replace(cohort, learners=learners, steps=cohort.steps + 1)
+        cohort = Cohort(learners, cohort.steps + 1, cohort.updates)
         return cohort, self._explore(cohort, states)
 
     def _improve(
@@ -248,14 +261,15 @@ class Engine:
             learners, metrics = each_seed(
                 lambda learner: learner.improve(cohort.steps, cohort.updates), cohort.learners
             )
-        return replace(cohort, learners=learners, updates=cohort.updates + 1), metrics
+        return Cohort(learners, cohort.steps, cohort.updates + 1), metrics
 
     def _end_episodes(
         self, cohort: Cohort, returns: Float[Array, " seed"], over: Bool[Array, " seed"]
     ) -> Cohort:
         """Tell the agents of the seeds whose training episode is over what it returned."""
         end = jax.vmap(Learner.end_episode, in_axes=(0, 0, 0, None))
-        return replace(cohort, learners=end(cohort.learners, returns, over, cohort.updates))
+        learners = end(cohort.learners, returns, over, cohort.updates)
+        return Cohort(learners, cohort.steps, cohort.updates)
 
 
 def each_seed(function: Callable[[Learner], Result], learners: Learner) -> Result:
