@@ -141,13 +141,13 @@ class Cohort(Flat):
         return self.part("learners")
 
     @property
-    def steps(self) -> Int[Array, ""]:
-        """Transitions each seed has observed."""
+    def steps(self) -> Any:
+        """Transitions each seed has observed: one int32, on the device or of a checkpoint."""
         return self.part("steps")
 
     @property
-    def updates(self) -> Int[Array, ""]:
-        """Updates each seed has behind it."""
+    def updates(self) -> Any:
+        """Updates each seed has behind it, likewise."""
         return self.part("updates")
 
     @classmethod
