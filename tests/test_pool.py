@@ -282,6 +282,13 @@ def test_workers_are_light():
     assert before == (os.environ.get("OMP_NUM_THREADS"), sys.modules["__main__"])
 
 
+def started(script: pathlib.Path, **options) -> subprocess.Popen[str]:
+    """A process of its own that finds what this one finds, and is listened to."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, script]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, **options)
+
+
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     # The script has no `if __name__ == "__main__"`: it must not run again in its workers.
     script = tmp_path / "script.py"
@@ -295,13 +302,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
         "print(*[p.pid for p in multiprocessing.active_children()], flush=True)\n"
         "time.sleep(60)\n"
     )
-    parent = subprocess.Popen(
-        [sys.executable, script],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    parent = started(script, stderr=subprocess.PIPE)
     assert parent.stdout is not None
     processes = [int(word) for word in parent.stdout.readline().split()]
     assert len(processes) == 2
@@ -325,13 +326,7 @@ def test_a_pause_of_all_processes_is_nobodys_silence(tmp_path):
         "    print('sent', flush=True)\n"
         "    print(pool.receive().reward)\n"
     )
-    parent = subprocess.Popen(
-        [sys.executable, script],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    parent = started(script, start_new_session=True)
     assert parent.stdout is not None
     assert parent.stdout.readline() == "sent\n"
     os.killpg(parent.pid, signal.SIGSTOP)  # as Ctrl-Z does
