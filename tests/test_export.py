@@ -23,7 +23,12 @@ from fastr.cli import run
 from fastr.envs import Bounds
 from fastr.errors import RunError, UserError
 from fastr.export import numpy_policy
-from fastr.export.agreement import check_agreement, require_onnx
+from fastr.export.agreement import (
+    TOLERANCE,
+    check_agreement,
+    require_onnx,
+    safetensors_actions,
+)
 from fastr.export.card import plain
 from fastr.export.onnx_file import onnx_bytes
 from fastr.export.program import Program, scaling
@@ -352,6 +357,17 @@ def test_a_file_that_acts_otherwise_is_not_written(saved):
             check_agreement(
                 lambda s, w=wrong: trained.act(s) + w, trained, states, Path("policy.onnx")
             )
+
+
+def test_a_policy_that_rounds_much_may_be_rounded_as_much(saved):
+    steep = jax.tree.map(lambda leaf: np.float32(16) * leaf, policy_of("fastr", normalize=False))
+    trained = replace(fastr.load(saved), _policies=jax.tree.map(lambda leaf: leaf[None], steep))
+    states = observations_for(steep, 4000)
+    act = safetensors_actions(safetensors_bytes(Program.of(steep, BOUNDS), {}))
+    file = Path("policy.safetensors")
+    assert TOLERANCE < check_agreement(act, trained, states, file) < 1e-3
+    with pytest.raises(RunError, match="is not written"):
+        check_agreement(lambda s: act(s) + 1e-3, trained, states, file)
 
 
 @given(st.text())

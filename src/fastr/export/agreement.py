@@ -5,8 +5,10 @@ import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 
 from fastr import envs
 from fastr.errors import RunError, UserError
@@ -14,6 +16,10 @@ from fastr.export.numpy_policy import parsed
 from fastr.trained import Trained
 
 TOLERANCE = 1e-5
+"""That any two ways of computing the same actions may differ by, in [-1, 1]."""
+ROUNDINGS = 4
+"""And as many times the policy's own rounding error, where that is more: the paper's actors,
+trained for long, come to 1e-5 by themselves."""
 STEPS = 100
 """Of one episode, whose states the two are compared in."""
 Act = Callable[[Float32[np.ndarray, "batch state"]], np.ndarray]
@@ -55,14 +61,26 @@ def visited_states(trained: Trained) -> Float32[np.ndarray, "batch state"]:
     return np.stack(states)
 
 
+def exact_actions(
+    trained: Trained, states: Float32[np.ndarray, "batch state"]
+) -> Float64[np.ndarray, "batch action"]:
+    """What the policy would do if nothing were rounded to float32."""
+    with jax.enable_x64(new_val=True):
+        policy = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), trained.policy)
+        return np.asarray(jax.jit(jax.vmap(policy))(jnp.asarray(states, jnp.float64)))
+
+
 def check_agreement(
     act: Act, trained: Trained, states: Float32[np.ndarray, "batch state"], file: Path
 ) -> float:
     """The largest difference in any action entry; RunError if it is more than rounding."""
-    difference = float(np.max(np.abs(act(states) - trained.act(states))))
-    if not difference <= TOLERANCE:
+    actions = trained.act(states)
+    rounding = float(np.max(np.abs(actions - exact_actions(trained, states))))
+    allowed = max(TOLERANCE, ROUNDINGS * rounding)
+    difference = float(np.max(np.abs(act(states) - actions)))
+    if not difference <= allowed:
         raise RunError(
             f"{file.name} is not written: its actions differ from the policy's by "
-            f"{difference:.2g}, more than {TOLERANCE:g}. Please report this."
+            f"{difference:.2g}, more than {allowed:.2g}. Please report this."
         )
     return difference
