@@ -52,7 +52,7 @@ class Rate(NamedTuple):
 
 
 RATES = (
-    Rate(H200, "paper", "fastr", 5, 176, 234, "docs/speed.md: training, humanoid-walk"),
+    Rate(H200, "paper", "fastr", 5, 284, 308, "results/h200/bench-eighth.jsonl"),
     # From all stages one after the other to the update alone.
     Rate(H200, "paper", "sac", 5, 193, 464, "results/h200/bench-third.jsonl"),
     Rate(H200, "paper", "td7", 5, 317, 1706, "results/h200/bench-third.jsonl"),
@@ -60,7 +60,8 @@ RATES = (
     Rate(H200, "paper", "diff-sr", 5, 125, 257, "results/h200/bench-fourth.jsonl"),
     Rate(H200, "paper", "sac-2layer", 5, 196, 757, "results/h200/bench-fourth.jsonl"),
     Rate(H200, "paper", "td3", 5, 225, 1019, "results/h200/bench-fourth.jsonl"),
-    Rate(H200, "paper", "fastr", 3, 364, 364, "docs/speed.md: one agent step, humanoid-walk"),
+    Rate(H200, "paper", "fastr", 3, 343, 343, "docs/speed.md: training, humanoid-walk"),
+    Rate(H200, "paper", "ctrl-sr", 3, 364, 364, "docs/speed.md: training, humanoid-walk"),
     Rate(H200, "paper", "fastr", 2, 180, 190, "docs/speed.md: training, three such at once"),
     Rate(H200, "paper", "ctrl-sr", 2, 278, 278, "docs/speed.md: training, two such at once"),
     Rate(CPU, "quick", "fastr", 1, 47, 50, "results/cpu/walker-walk-quick-seed0.jsonl"),
