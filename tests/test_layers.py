@@ -60,8 +60,8 @@ LAYERS = [
         "datasets.base",
         "misfit.intervals",
     },
-    {"networks", "optim", "moments", "replay", "ring", "pool", "runs", "anatomy"},
-    {"datasets.minari", "datasets.npz"},
+    {"networks", "optim", "moments", "replay", "ring", "worker", "runs", "anatomy"},
+    {"datasets.minari", "datasets.npz", "pool"},
     {
         "datasets.minari_writing",
         "datasets.parquet",
