@@ -100,7 +100,7 @@ LAYERS = [
     {"learner", "config", "misfit.config"},
     {"misfit.predictors"},
     {"arrays", "policies", "count", "host", "progress", "misfit.batches", "misfit.program"},
-    {"coverage", "evaluate", "memory", "profile", "roofline", "misfit.fit"},
+    {"coverage", "evaluate", "memory", "profile", "roofline", "state", "misfit.fit"},
     {"transfer", "misfit.diagnose"},
     {"train", "trained"},
     {"looptime"},

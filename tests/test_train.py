@@ -300,11 +300,11 @@ def poisoned(monkeypatch, name: str, value: float, frames: int) -> None:
 
     def spoil(trainer: Trainer) -> None:
         finish(trainer)
-        if trainer.host.next_step * trainer.config.frame_skip == frames:
-            leaf = np.array(named_leaves(trainer.cohort)[name])
+        if trainer.state.host.next_step * trainer.config.frame_skip == frames:
+            leaf = np.array(named_leaves(trainer.state.cohort)[name])
             leaf[1] = value
-            leaves = named_leaves(trainer.cohort) | {name: leaf}
-            trainer.cohort = with_leaves(trainer.cohort, leaves)
+            leaves = named_leaves(trainer.state.cohort) | {name: leaf}
+            trainer.state.cohort = with_leaves(trainer.state.cohort, leaves)
 
     monkeypatch.setattr(Trainer, "finish_update", spoil)
 
