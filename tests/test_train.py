@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,6 +229,17 @@ def test_a_checkpoint_is_of_its_moment_however_late_it_is_written(
     assert under_way == [None, None]
     resume(path)
     assert_same_end(path, uninterrupted)
+
+
+def test_a_task_that_does_not_repeat_itself_is_not_continued(tmp_path, uninterrupted, monkeypatch):
+    shutil.copytree(uninterrupted.path, tmp_path / "run")
+
+    def elsewhere(*arguments, restore=EnvPool.restore):
+        return restore(*arguments) + np.float32(1e-6)
+
+    monkeypatch.setattr(EnvPool, "restore", elsewhere)
+    with pytest.raises(RunError, match="Pendulum-v1 does not repeat itself"):
+        resume(tmp_path / "run")
 
 
 def test_killed_before_the_first_checkpoint_starts_again(tmp_path, uninterrupted):
