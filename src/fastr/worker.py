@@ -120,7 +120,9 @@ class _Worker:
                 self._reply["status"] = FAILED
                 self._connection.send_bytes(reply)
                 place = f"at agent step {self._steps} of episode {self._episode}"
-                self._connection.send_bytes(f"{place}: {described(error)}".encode())
+                text = f"{place}: {described(error)}"
+                # The name of a file may hold bytes that are no text.
+                self._connection.send_bytes(text.encode(errors="backslashreplace"))
             else:
                 self._reply["status"] = DONE
                 self._connection.send_bytes(reply)
