@@ -177,6 +177,7 @@ def test_misuse_is_refused_at_once(counts):
         ("kill", "seed 8 died: it was killed by SIGKILL"),
         ("hang", r"seed 8 was silent for 1\.\d seconds"),
         ("raise", r"failed at STEP: ValueError: the wheel came off \(.*toy_envs.py, line \d+\)"),
+        ("letter", r"seed 8 failed at STEP: OSError: no wheel in caf\\udce9 \("),
         ("state", "seed 8 failed at STEP: the state is not finite: its number 1 is nan"),
         ("overflow", "seed 8 failed at STEP: the state is not finite: its number 2 is inf"),
         ("large", r"seed 8 failed at STEP: the reward is 1e\+300"),

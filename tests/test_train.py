@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -230,6 +231,17 @@ def test_a_checkpoint_is_of_its_moment_however_late_it_is_written(
     assert_same_end(path, uninterrupted)
 
 
+def test_a_task_that_does_not_repeat_itself_is_not_continued(tmp_path, uninterrupted, monkeypatch):
+    shutil.copytree(uninterrupted.path, tmp_path / "run")
+
+    def elsewhere(*arguments, restore=EnvPool.restore):
+        return restore(*arguments) + np.float32(1e-6)
+
+    monkeypatch.setattr(EnvPool, "restore", elsewhere)
+    with pytest.raises(RunError, match="Pendulum-v1 does not repeat itself"):
+        resume(tmp_path / "run")
+
+
 def test_killed_before_the_first_checkpoint_starts_again(tmp_path, uninterrupted):
     path = tmp_path / "early"
     with pytest.raises(Killed), start(tiny(), path) as writer:
@@ -300,11 +312,11 @@ def poisoned(monkeypatch, name: str, value: float, frames: int) -> None:
 
     def spoil(trainer: Trainer) -> None:
         finish(trainer)
-        if trainer.host.next_step * trainer.config.frame_skip == frames:
-            leaf = np.array(named_leaves(trainer.cohort)[name])
+        if trainer.state.host.next_step * trainer.config.frame_skip == frames:
+            leaf = np.array(named_leaves(trainer.state.cohort)[name])
             leaf[1] = value
-            leaves = named_leaves(trainer.cohort) | {name: leaf}
-            trainer.cohort = with_leaves(trainer.cohort, leaves)
+            leaves = named_leaves(trainer.state.cohort) | {name: leaf}
+            trainer.state.cohort = with_leaves(trainer.state.cohort, leaves)
 
     monkeypatch.setattr(Trainer, "finish_update", spoil)
 

@@ -93,6 +93,8 @@ class Faulty(Count):
             time.sleep(60)
         if fault == "raise":
             raise ValueError("the wheel came off")
+        if fault == "letter":
+            raise OSError("no wheel in " + os.fsdecode(b"caf\xe9"))
         if fault == "state":
             observation[1] = np.nan
         if fault == "overflow":
@@ -113,7 +115,7 @@ class Slow(Count):
         return super().step(action)
 
 
-FAULTS = ["none", "exit", "kill", "hang", "raise", "state", "overflow", "reward", "large"]
+FAULTS = ["none", "exit", "kill", "hang", "raise", "state", "overflow", "reward", "large", "letter"]
 
 
 class FaultyStart(Count):

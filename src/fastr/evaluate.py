@@ -19,7 +19,7 @@ from jaxtyping import Float
 from fastr.envs import Environment, episode_seed, finite_state, finite_step, frame_limit, load
 from fastr.errors import UserError
 from fastr.patience import Wait
-from fastr.pool import WorkerError, described
+from fastr.pool import WorkerError
 from fastr.processes import (
     PATIENCE_SECONDS,
     START_SECONDS,
@@ -29,6 +29,7 @@ from fastr.processes import (
     usable_cores,
 )
 from fastr.pulses import Pulse, Pulses
+from fastr.worker import described
 
 Leaves = Sequence[np.ndarray]
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"

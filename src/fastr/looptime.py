@@ -74,15 +74,15 @@ def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[
         trainer = TimedTrainer(config, run, pool, evaluator, engine)
         warm_up(trainer)
         trainer.seconds.clear()
-        first, evaluating = trainer.host.next_step, 0
+        first, evaluating = trainer.state.host.next_step, 0
         start = time.perf_counter()
-        while trainer.host.next_step < first + most_steps:
+        while trainer.state.host.next_step < first + most_steps:
             evaluating += trainer.pending is not None
             trainer.step()
             if time.perf_counter() - start > LONGEST_SECONDS:
                 break
-        jax.block_until_ready(trainer.cohort)
-        seconds, steps = time.perf_counter() - start, trainer.host.next_step - first
+        jax.block_until_ready(trainer.state.cohort)
+        seconds, steps = time.perf_counter() - start, trainer.state.host.next_step - first
         host = {part: 1e3 * spent / steps for part, spent in trainer.seconds.items()}
         return {
             "loop_milliseconds_per_agent_step": 1e3 * seconds / steps,
@@ -97,8 +97,8 @@ def warm_up(trainer: Trainer) -> None:
     for _ in range(WARM_STEPS):
         trainer.step()
     nobody = np.zeros(len(trainer.config.seeds))
-    trainer.cohort = trainer.engine.end_episodes(
-        trainer.cohort, nobody.astype(np.float32), nobody.astype(bool)
+    trainer.state.cohort = trainer.engine.end_episodes(
+        trainer.state.cohort, nobody.astype(np.float32), nobody.astype(bool)
     )
     trainer.start_evaluation(0)
-    jax.block_until_ready(trainer.cohort)
+    jax.block_until_ready(trainer.state.cohort)

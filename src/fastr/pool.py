@@ -1,36 +1,21 @@
-"""One environment per seed, each in its own process, simulating while the device learns.
+"""One environment per seed, each in its own process, simulating while the device learns."""
 
-A step costs two raw messages per worker, each of a fixed layout: nothing is pickled on the way.
-"""
-
-import contextlib
 import multiprocessing
 import select
-import signal
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32
 
 from fastr import envs
-from fastr.envs import Environment, episode_seed
 from fastr.errors import RunError, UserError
 from fastr.patience import Wait
-from fastr.processes import (
-    PATIENCE_SECONDS,
-    START_SECONDS,
-    end_with_parent,
-    how_it_ended,
-    light_start,
-)
+from fastr.processes import PATIENCE_SECONDS, START_SECONDS, how_it_ended, light_start
 from fastr.spec import EnvSpec
+from fastr.worker import FAILED, RESTORE, STEP, Messages, packed_beginning, work
 
-_STEP, _RESTORE = 0, 1
-_DONE, _FAILED = 0, 1
 _CLOSE_SECONDS = 2.0
 
 
@@ -83,10 +68,8 @@ class EnvPool:
             self.close()
             raise
         self.spec = specs[0]
-        self._commands = np.zeros(len(seeds), _command(self.spec))
-        self._replies = np.zeros(len(seeds), _reply(self.spec))
-        self._command_bytes = [_bytes(self._commands, i) for i in range(len(seeds))]
-        self._reply_bytes = [_bytes(self._replies, i) for i in range(len(seeds))]
+        self._messages = Messages(self.spec, len(seeds))
+        self._commands, self._replies = self._messages.commands, self._messages.replies
 
     def reset(self, episodes: Sequence[int]) -> Float32[np.ndarray, "seed state"]:
         """Start the episode of this number in every environment: their first states."""
@@ -99,11 +82,12 @@ class EnvPool:
         """Go to where these actions lead in these episodes: the states there."""
         if self._in_flight:
             self.receive()
-        self._commands["command"] = _RESTORE
-        messages = zip(self._peers, self._command_bytes, episodes, actions, strict=True)
-        for peer, command, episode, taken in messages:
+        self._commands["command"] = RESTORE
+        commands = self._messages.command_bytes
+        everyone = zip(self._peers, commands, episodes, actions, strict=True)
+        for peer, command, episode, taken in everyone:
             peer.post(command)
-            peer.post(np.int64(episode).tobytes() + taken.astype(np.float32).tobytes())
+            peer.post(packed_beginning(episode, taken))
         self._collect()
         return self._replies["state"].copy()
 
@@ -113,8 +97,8 @@ class EnvPool:
             raise RuntimeError("send was called twice without receive")
         if actions.shape != self._commands["action"].shape:
             raise ValueError(f"{actions.shape=} but {self._commands['action'].shape} is needed")
-        self._commands["command"], self._commands["action"] = _STEP, actions
-        for peer, command in zip(self._peers, self._command_bytes, strict=True):
+        self._commands["command"], self._commands["action"] = STEP, actions
+        for peer, command in zip(self._peers, self._messages.command_bytes, strict=True):
             peer.post(command)
         self._in_flight = True
 
@@ -152,9 +136,10 @@ class EnvPool:
     def _collect(self) -> None:
         """Wait for one reply of every worker."""
         wait = Wait(self._patience_seconds)
-        for i, (peer, reply) in enumerate(zip(self._peers, self._reply_bytes, strict=True)):
-            peer.read(peer.connection.recv_bytes_into, reply, wait=wait)
-            if self._replies["status"][i] == _FAILED:
+        replies = zip(self._peers, self._messages.reply_bytes, self._replies, strict=True)
+        for peer, reply_bytes, reply in replies:
+            peer.read(peer.connection.recv_bytes_into, reply_bytes, wait=wait)
+            if reply["status"] == FAILED:
                 text = peer.read(peer.connection.recv_bytes, wait=wait)
                 raise peer.error(f"failed {text.decode()}")
 
@@ -170,7 +155,7 @@ class _Peer:
         self._poll = select.poll()
         self._poll.register(self.connection, select.POLLIN)
         arguments = (theirs, task, frame_skip, seed, awake_seconds)
-        self._process = context.Process(target=_work, args=arguments, daemon=True)
+        self._process = context.Process(target=work, args=arguments, daemon=True)
         with light_start():
             self._process.start()
         # If this end stayed open here, a dead worker would look like a silent one.
@@ -217,128 +202,3 @@ class _Peer:
     def _death(self) -> WorkerError:
         self._process.join(_CLOSE_SECONDS)
         return self.error(f"died: {how_it_ended(self._process.exitcode)}")
-
-
-def _command(spec: EnvSpec) -> np.dtype:
-    """Layout of a message to a worker; a restore is followed by its episode and actions."""
-    return np.dtype([("command", np.int32), ("action", np.float32, (spec.action_dim,))])
-
-
-def _reply(spec: EnvSpec) -> np.dtype:
-    """Layout of a message from a worker; a failure is followed by its text."""
-    return np.dtype(
-        [
-            ("status", np.int32),
-            ("over", np.int32),
-            ("reward", np.float32),
-            ("continues", np.float32),
-            ("next_state", np.float32, (spec.state_dim,)),
-            ("state", np.float32, (spec.state_dim,)),
-        ]
-    )
-
-
-def _bytes(rows: np.ndarray, i: int) -> Any:
-    """One row of a structured array as bytes that share its memory."""
-    return rows[i : i + 1].view(np.uint8)
-
-
-def _work(
-    connection: Connection, task: str, frame_skip: int, seed: int, awake_seconds: float
-) -> None:
-    """Run a worker process: load the environment, then serve until the parent hangs up."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    # Between two steps a closed pipe says the same; this one also ends a simulator that is stuck.
-    end_with_parent()
-    try:
-        environment = envs.load(task, frame_skip)
-    except Exception as error:
-        connection.send(error if isinstance(error, UserError) else described(error))
-        return
-    # A closed or broken pipe is how the parent, alive or dead, says that this is the end.
-    with contextlib.suppress(EOFError, OSError), contextlib.closing(environment):
-        connection.send(environment.spec)
-        _Worker(environment, connection, seed, awake_seconds).serve()
-
-
-class _Worker:
-    """One environment and the episode it is in."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        connection: Connection,
-        seed: int,
-        awake_seconds: float,
-    ):
-        self._environment, self._connection, self._seed = environment, connection, seed
-        self._awake_seconds = awake_seconds
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
-        self._episode, self._steps = 0, 0
-        self._command = np.zeros(1, _command(environment.spec))
-        self._reply = np.zeros(1, _reply(environment.spec))
-
-    def serve(self) -> None:
-        """Answer commands for ever."""
-        command, reply = _bytes(self._command, 0), _bytes(self._reply, 0)
-        while True:
-            self._stay_awake()
-            self._connection.recv_bytes_into(command)
-            payload = None
-            if self._command["command"][0] == _RESTORE:
-                payload = self._connection.recv_bytes()
-            try:
-                if payload is None:
-                    self._step(self._command["action"][0])
-                else:
-                    self._restore(payload)
-            except Exception as error:
-                self._reply["status"] = _FAILED
-                self._connection.send_bytes(reply)
-                place = f"at agent step {self._steps} of episode {self._episode}"
-                self._connection.send_bytes(f"{place}: {described(error)}".encode())
-            else:
-                self._reply["status"] = _DONE
-                self._connection.send_bytes(reply)
-
-    def _stay_awake(self) -> None:
-        """Look for the next command again and again, until it is time to sleep."""
-        until = time.monotonic() + self._awake_seconds
-        while time.monotonic() < until and not self._poll.poll(0):
-            pass
-
-    def _step(self, action: np.ndarray) -> bool:
-        """Fill in the reply to one action; whether the episode is over."""
-        self._steps += 1
-        step = envs.finite_step(self._environment.step(action))
-        over = step.terminated or step.truncated
-        reply = self._reply[0]
-        reply["reward"], reply["over"] = step.reward, over
-        reply["continues"] = 0.0 if step.terminated else 1.0
-        reply["next_state"] = step.next_state
-        reply["state"] = self._first_state(self._episode + 1) if over else step.next_state
-        return over
-
-    def _first_state(self, episode: int) -> np.ndarray:
-        self._episode, self._steps = episode, 0
-        drawn = episode_seed(self._seed, episode, "train")
-        return envs.finite_state(self._environment.reset(drawn))
-
-    def _restore(self, payload: bytes) -> None:
-        """Start an episode and take the actions it is known to have begun with."""
-        episode = int(np.frombuffer(payload, np.int64, count=1)[0])
-        actions = np.frombuffer(payload, np.float32, offset=np.int64().itemsize)
-        self._reply[0]["state"] = self._first_state(episode)
-        for action in actions.reshape(-1, self._environment.spec.action_dim):
-            if self._step(action):
-                raise ArithmeticError(f"episode {episode} ended early when it was run again")
-
-
-def described(error: Exception) -> str:
-    """Type, message and place of an error, for a process that cannot see its traceback."""
-    if isinstance(error, envs.NotFiniteError):
-        return str(error)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
