@@ -15,6 +15,7 @@ SOURCE = Path(fastr.__file__).parent
 LAYERS = [
     {
         "commits",
+        "cores",
         "errors",
         "names",
         "precision",

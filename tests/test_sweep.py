@@ -301,6 +301,15 @@ def test_devices_are_those_that_jax_would_see(monkeypatch):
     assert all(slot.environment == {} for slot in slots(2))
 
 
+def test_a_quota_leaves_fewer_places_on_all_cores(monkeypatch):
+    """Which cores a quota is spent on is not this program's to choose."""
+    monkeypatch.setattr("fastr.sweep.local.gpus", list)
+    monkeypatch.setattr("fastr.sweep.local.usable_cores", lambda: 8)
+    monkeypatch.setattr("fastr.sweep.local.allowed_cores", lambda: tuple(range(64)))
+    assert [slot.cores for slot in slots(None)] == [tuple(range(32)), tuple(range(32, 64))]
+    assert LocalEngine(slots(None)).places() == "2 at a time on 8 core(s) of this machine"
+
+
 def chain(lengths):
     """Units that each need the one before, and their hours."""
     found = []
@@ -365,9 +374,9 @@ def test_hours_follow_the_options_of_the_trainings(tmp_path):
 
 def test_a_machine_without_a_gpu_is_named_by_its_cores(monkeypatch):
     monkeypatch.setattr(hours, "gpus", list)
-    monkeypatch.setattr(hours, "usable_cores", lambda: tuple(range(2)))
+    monkeypatch.setattr(hours, "usable_cores", lambda: 2)
     assert hours.this_hardware() == hours.CPU
-    monkeypatch.setattr(hours, "usable_cores", lambda: tuple(range(64)))
+    monkeypatch.setattr(hours, "usable_cores", lambda: 64)
     assert hours.this_hardware() == "64 CPU cores"
 
 
