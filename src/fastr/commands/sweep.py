@@ -36,6 +36,11 @@ INTERNAL = ".sweep"
 ENGINES = {"local": ("jobs",), "ray": ("address", "gpus_per_run", "cpus_per_run")}
 """What only one engine takes."""
 
+MACHINES = tyro.conf.arg(
+    metavar="{" + ",".join(f"'{name}'" for name in get_args(Hardware)) + "}", help_behavior_hint=""
+)
+"""Names with spaces as a shell takes them; the parser's own braces would be two around them."""
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -82,7 +87,7 @@ class Sweep:
     """How often in a row a run may fail without a new checkpoint before it is given up."""
     dry_run: Flag = False
     """Show every command with its predicted hours, and run nothing."""
-    hours_on: Maybe[Hardware] = None
+    hours_on: Annotated[Hardware | None, MACHINES] = None
     """Hardware to predict the hours for (default: this machine's)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
