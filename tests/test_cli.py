@@ -29,6 +29,10 @@ WRONG = {
     "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
     "loud command": (["TRAIN", "walker-walk"], ["Did you mean train or transfer?"]),
     "help on nothing": (["help", "trian"], ["trian is not a command", "Did you mean train"]),
+    "more than the version": (
+        ["--version", "walker-walk"],
+        ["walker-walk is one word too many; `fastr --version` takes none."],
+    ),
     "no task": (["train"], ["TASK", "walker-walk"]),
     "loud task": (["info", "WALKER"], ["Did you mean walker-"]),
     "large batch": (
