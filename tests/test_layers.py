@@ -37,6 +37,7 @@ LAYERS = [
     {
         "activations",
         "checks",
+        "folders",
         "groups",
         "locks",
         "provenance",
