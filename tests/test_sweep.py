@@ -438,6 +438,16 @@ def test_wrong_command_gets_one_sentence(arguments, named, refused, tmp_path, mo
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("out", ["run", "run/sweep"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_sweep_inside_a_run_is_refused(out, more, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    RunWriter.create(tmp_path / "run", {"train": {}, "provenance": {}}).close()
+    before = sorted(tmp_path.rglob("*"))
+    refused(["sweep", "smoke", "--out", out, *more], f"{tmp_path}/run is a run directory, and")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_plan_of_options_that_no_training_takes_is_refused(capsys):
     arguments = ["smoke", "--methods", "td3", "--dry-run", "--", "--discont", "3"]
     assert cli.run(["sweep", *arguments]) == 2

@@ -17,6 +17,7 @@ from fastr.experiments import EXPERIMENTS, FRAMES, Name
 from fastr.interrupts import stop_requests, stopped_by
 from fastr.locks import locked
 from fastr.names import Method, Preset
+from fastr.runs import refuse_within_run
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, tail
 from fastr.sweep.engine import AbstractEngine
@@ -101,6 +102,7 @@ class Sweep:
         if self.jobs is not None:
             require(self, "jobs", low=1, high=MOST_JOBS)
         grid = self.grid()
+        refuse_within_run(grid.out)
         units = EXPERIMENTS[self.name].units(grid)
         refuse_same_place(units)
         if parted(self.options)[0] or grid.frames % 2:
