@@ -20,6 +20,7 @@ from fastr.folders import made
 from fastr.misfit.batches import Prepared, groups, prepare
 from fastr.misfit.config import MisfitConfig, to_json
 from fastr.misfit.fit import Fitted, fit, updates_of
+from fastr.misfit.memory import check_fits, check_statistics
 from fastr.misfit.report import Protocol, Tested, summarized
 from fastr.misfit.writing import write
 from fastr.progress import stage
@@ -34,9 +35,14 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
     if config.action_scale == "bounds":
         for source in sources:
             require_bounds(source)
+    for source in sources:
+        check_statistics(config, source.about)
+        check_fits(config, source.about.spec)
     with made(out), tempfile.TemporaryDirectory(prefix=".rows-", dir=out) as folder:
         stores = [read(source, Path(folder) / str(i), config) for i, source in enumerate(sources)]
         prepared = [prepare(store, config) for store in stores]
+        for _, members in groups(prepared, config.predictor.batch_size):
+            check_fits(config, members[0].spec, len(members))
         fitted = trained(prepared, config)
         tested = [
             result(source, one, outcome, config)
