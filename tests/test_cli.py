@@ -29,6 +29,10 @@ WRONG = {
     "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
     "loud command": (["TRAIN", "walker-walk"], ["Did you mean train or transfer?"]),
     "help on nothing": (["help", "trian"], ["trian is not a command", "Did you mean train"]),
+    "more than the version": (
+        ["--version", "walker-walk"],
+        ["walker-walk is one word too many; `fastr --version` takes none."],
+    ),
     "no task": (["train"], ["TASK", "walker-walk"]),
     "loud task": (["info", "WALKER"], ["Did you mean walker-"]),
     "large batch": (
@@ -432,7 +436,7 @@ def test_help_gives_every_default_once_and_as_a_value(name, capsys, monkeypatch)
     lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
     for option in " ".join(lines).split(" --"):
         assert not re.search(r"\(default: (None|'')?\)", option), option
-        assert not re.search(r"\{None|None\}", option), option
+        assert not re.search(r"\{None|None\}|\{\{", option), option
         # What the parser adds stands last and has no full stop behind it.
         assert not re.search(r"\(default.*\(default: [^()]*\)$", option), option
 

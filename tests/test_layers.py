@@ -13,8 +13,10 @@ SOURCE = Path(fastr.__file__).parent
 
 # From the bottom up: a module may import those of earlier rows, and none of its own.
 LAYERS = [
+    {"plurals"},
     {
         "commits",
+        "cores",
         "errors",
         "names",
         "precision",
@@ -35,6 +37,7 @@ LAYERS = [
     {
         "activations",
         "checks",
+        "folders",
         "groups",
         "locks",
         "provenance",
@@ -101,8 +104,8 @@ LAYERS = [
     {"misfit.predictors"},
     {"arrays", "policies", "count", "host", "progress", "misfit.batches", "misfit.program"},
     {"coverage", "evaluate", "memory", "profile", "roofline", "state", "misfit.fit"},
-    {"transfer", "misfit.diagnose"},
-    {"train", "trained"},
+    {"transfer", "misfit.memory"},
+    {"train", "trained", "misfit.diagnose"},
     {"looptime"},
     {"bench"},
     {"export.__init__", "export.numpy_policy", "export.program", "play"},

@@ -100,6 +100,7 @@ WHOLE = {
     "bench": [ENDLESS, "--preset", "quick"],
     "play": ["run", "--video", "film.mp4"],
     "ablation": [ENDLESS, "--preset", "quick", "--out", "new"],
+    "export": ["run", "--format", "safetensors", "--out", "new/policy"],
 }
 
 

@@ -44,6 +44,21 @@ def test_create_on_a_recorded_run_points_to_resume(run):
         RunWriter.create(run, CONFIG)
 
 
+@pytest.mark.parametrize("inner", ["new", "checkpoints/new", "link/new"])
+def test_a_run_inside_a_run_is_refused(run, tmp_path, inner):
+    (tmp_path / "link").symlink_to(run)
+    path = tmp_path / inner if inner.startswith("link") else run / inner
+    with pytest.raises(UserError, match=f"{run} is a run directory, and nothing else is kept in"):
+        RunWriter.create(path, CONFIG)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", ["{}", "no JSON", '{"train": {}}'])
+def test_a_config_of_something_else_above_is_no_run(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    RunWriter.create(tmp_path / "runs" / "one", CONFIG).close()
+
+
 @pytest.mark.parametrize(
     ("agent", "message"),
     [

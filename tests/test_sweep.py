@@ -301,6 +301,15 @@ def test_devices_are_those_that_jax_would_see(monkeypatch):
     assert all(slot.environment == {} for slot in slots(2))
 
 
+def test_a_quota_leaves_fewer_places_on_all_cores(monkeypatch):
+    """Which cores a quota is spent on is not this program's to choose."""
+    monkeypatch.setattr("fastr.sweep.local.gpus", list)
+    monkeypatch.setattr("fastr.sweep.local.usable_cores", lambda: 8)
+    monkeypatch.setattr("fastr.sweep.local.allowed_cores", lambda: tuple(range(64)))
+    assert [slot.cores for slot in slots(None)] == [tuple(range(32)), tuple(range(32, 64))]
+    assert LocalEngine(slots(None)).places() == "2 at a time on 8 core(s) of this machine"
+
+
 def chain(lengths):
     """Units that each need the one before, and their hours."""
     found = []
@@ -365,9 +374,9 @@ def test_hours_follow_the_options_of_the_trainings(tmp_path):
 
 def test_a_machine_without_a_gpu_is_named_by_its_cores(monkeypatch):
     monkeypatch.setattr(hours, "gpus", list)
-    monkeypatch.setattr(hours, "usable_cores", lambda: tuple(range(2)))
+    monkeypatch.setattr(hours, "usable_cores", lambda: 2)
     assert hours.this_hardware() == hours.CPU
-    monkeypatch.setattr(hours, "usable_cores", lambda: tuple(range(64)))
+    monkeypatch.setattr(hours, "usable_cores", lambda: 64)
     assert hours.this_hardware() == "64 CPU cores"
 
 
@@ -427,6 +436,16 @@ def test_wrong_command_gets_one_sentence(arguments, named, refused, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     refused(["sweep", *arguments], *named)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("out", ["run", "run/sweep"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_sweep_inside_a_run_is_refused(out, more, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    RunWriter.create(tmp_path / "run", {"train": {}, "provenance": {}}).close()
+    before = sorted(tmp_path.rglob("*"))
+    refused(["sweep", "smoke", "--out", out, *more], f"{tmp_path}/run is a run directory, and")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_plan_of_options_that_no_training_takes_is_refused(capsys):

@@ -366,7 +366,7 @@ def types(tree) -> list[tuple]:
 def test_simulators_stay_awake_only_where_cores_are_idle(monkeypatch, backend, cores, awake):
     made = Mock(return_value=Mock(spec=EnvPool))
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr("fastr.train.usable_cores", lambda: tuple(range(cores)))
+    monkeypatch.setattr("fastr.train.usable_cores", lambda: cores)
     monkeypatch.setattr("fastr.train.EnvPool", made)
     simulators(tiny(seeds=tuple(range(5))))
     assert (made.call_args.kwargs["awake_seconds"] > 0) == awake

@@ -120,9 +120,8 @@ def legacy(config: TrainConfig, spec: EnvSpec) -> tuple[Cohort, TrainConfig]:
     old, body = saved_cohort(origin, source.latest())
     if body != spec:
         raise UserError(
-            f"{config.source} was trained on another body: it has {body.state_dim} observation "
-            f"entries and {body.action_dim} actuators, {config.task} has {spec.state_dim} and "
-            f"{spec.action_dim}."
+            f"{config.source} was trained on another body: it has {body.in_words}, "
+            f"{config.task} has {spec.state_dim} and {spec.action_dim}."
         )
     return old, origin
 

@@ -121,6 +121,10 @@ def run(arguments: list[str]) -> int:
             print(USAGE)
             return 0 if arguments else 2
         if arguments[0] == "--version":
+            if arguments[1:]:
+                raise UserError(
+                    f"{arguments[1]} is one word too many; `fastr --version` takes none."
+                )
             print(f"fastr {version('fastr')}")
             return 0
         return command(*arguments, imports=imports).run()

@@ -19,6 +19,7 @@ from fastr.datasets.replay import RunReplay, episode_begins, unpacked
 from fastr.envs import episode_seed, require_imported
 from fastr.errors import UserError
 from fastr.learner import Learner
+from fastr.plurals import counted
 from fastr.pool import EnvPool
 from fastr.progress import stage
 from fastr.provenance import provenance
@@ -158,7 +159,7 @@ def written(
     steps = -(-transitions // len(seeds))
     if steps * len(seeds) > transitions:
         print(
-            f"fastr: {len(seeds)} seeds play {steps:,} transitions each, which makes "
+            f"fastr: {len(seeds)} seeds play {counted(steps, 'transition')} each, which makes "
             f"{steps * len(seeds):,} where {transitions:,} were asked for.",
             file=sys.stderr,
         )
@@ -219,7 +220,7 @@ def described(facts: dict[str, Any]) -> dict[str, Any]:
     policy = how.get(facts["policy"], f"the {facts['policy']} policy of a trained run")
     return {
         "description": f"{facts['task']}, {policy}; actions in [-1, 1], each held for "
-        f"{facts['frame_skip']} frames.",
+        f"{counted(facts['frame_skip'], 'frame')}.",
         "algorithm_name": str(facts.get("method") or facts["policy"]),
         PROVENANCE: facts | {"collected_by": provenance()},
     }

@@ -109,7 +109,7 @@ def working_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     The most that is alive at once if operations run in the order of the program, each storing its
     result. Fusion makes it less, running halves of the program side by side makes it more.
     """
-    return _peak(update_program(config, spec))
+    return peak_bytes(update_program(config, spec))
 
 
 def saving_bytes(config: TrainConfig, spec: EnvSpec) -> int:
@@ -124,7 +124,7 @@ def saving_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     return piece + copied if jax.default_backend() == "cpu" else piece
 
 
-def _peak(jaxpr: Jaxpr) -> int:
+def peak_bytes(jaxpr: Jaxpr) -> int:
     """Most bytes of results, results of its own operations only, that are alive at once."""
     last_use = {
         variable: i
@@ -135,7 +135,7 @@ def _peak(jaxpr: Jaxpr) -> int:
     alive = most = 0
     for i, equation in enumerate(jaxpr.eqns):
         made = sum(size_in_bytes(variable.aval) for variable in equation.outvars)
-        inside = max((_peak(inner) for inner in _called(equation.params)), default=0)
+        inside = max((peak_bytes(inner) for inner in _called(equation.params)), default=0)
         most = max(most, alive + max(made, inside))
         alive += made
         done = {v for v in _variables(equation.invars) if last_use[v] == i}

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from fastr.cores import usable_cores
 from fastr.envs import Environment, episode_seed, finite_state, finite_step, frame_limit, load
 from fastr.errors import UserError
 from fastr.patience import Wait
@@ -26,7 +27,6 @@ from fastr.processes import (
     end_with_parent,
     how_it_ended,
     light_start,
-    usable_cores,
 )
 from fastr.pulses import Pulse, Pulses
 from fastr.worker import described
@@ -168,7 +168,7 @@ class Evaluator:
 
 def evaluation_workers(seeds: int, episodes: int) -> int:
     """Enough processes to play all episodes at once, within the cores that training leaves."""
-    return max(1, min(seeds * episodes, len(usable_cores()) - seeds - 1))
+    return max(1, min(seeds * episodes, usable_cores() - seeds - 1))
 
 
 def obituary(pulse: Pulse | None, code: int | None) -> str:

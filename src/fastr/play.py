@@ -9,6 +9,7 @@ from jaxtyping import Float
 from fastr import envs
 from fastr.errors import UserError
 from fastr.evaluate import Evaluator, evaluation_workers
+from fastr.plurals import counted
 from fastr.progress import stage
 from fastr.screens import Screen
 from fastr.tiles import STRONGEST, Strongest, Tile, canvas_size, mosaic, tile_height
@@ -48,9 +49,8 @@ def check_body(trained: Trained, task: str) -> None:
     here, there = envs.ending_spec(task, trained.config.frame_skip), trained.spec
     if here != there:
         raise UserError(
-            f"{task} has {here.state_dim} observation entries and {here.action_dim} actuators "
-            f"here, but {there.state_dim} and {there.action_dim} in {trained.path}: it is not the "
-            "same environment."
+            f"{task} has {here.in_words} here, but {there.state_dim} and "
+            f"{there.action_dim} in {trained.path}: it is not the same environment."
         )
 
 
@@ -99,7 +99,7 @@ def check_picture(count: int, size: tuple[int, int], overlay: Sequence[Overlay])
     tall, wide = canvas_size(count, tile_height(height, bars="factors" in overlay), width)
     if tall > LARGEST[0] or wide > LARGEST[1]:
         raise UserError(
-            f"{count} pictures of {height} x {width} pixels make one of {tall} x "
+            f"{counted(count, 'picture')} of {height} x {width} pixels would make one of {tall} x "
             f"{wide}, and the limit is {LARGEST[0]} x {LARGEST[1]} (height x width): choose fewer "
             "--seeds or a smaller --height and --width."
         )
@@ -122,7 +122,7 @@ class Performance:
     ):
         self.episodes = [Episode(one, size, overlay) for one in policies]
         config = policies[0].config
-        self.title = f"{config.task}   {config.method}   {policies[0].frames:,} frames"
+        self.title = f"{config.task}   {config.method}   {counted(policies[0].frames, 'frame')}"
         if "factors" in overlay:
             self.title += f"   bars: the {STRONGEST} strongest coordinates of phi_s * phi_a"
 

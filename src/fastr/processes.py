@@ -65,13 +65,6 @@ def end_with_parent() -> None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-def usable_cores() -> tuple[int, ...]:
-    """The cores this process may use: fewer than the machine's, where it was given a share."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
-
-
 def how_it_ended(code: int | None) -> str:
     """A process's exit code in words."""
     if code is not None and code < 0:

@@ -213,7 +213,8 @@ def check_config(config: object, path: Path) -> None:
 
 
 def claim(path: Path) -> None:
-    """Make the directory; UserError if something is there that is not a run."""
+    """Make the directory; UserError if something is there that is not a run, or in another one."""
+    refuse_within_run(path.parent)
     with write_errors(path):
         if path.is_file():
             raise UserError(f"{path} is a file; choose another --out.")
@@ -223,6 +224,25 @@ def claim(path: Path) -> None:
     others = {name for name in names - {LOCK} if not name.startswith(checkpoints.TEMPORARY)}
     if others and CONFIG not in names:
         raise UserError(f"{path} is neither empty nor a run directory; choose another --out.")
+
+
+def refuse_within_run(folder: Path) -> None:
+    """Raise UserError if this directory, which need not exist, is a run's or lies in one."""
+    real = Path(os.path.realpath(folder))
+    for place in (real, *real.parents):
+        if is_run(place):
+            raise UserError(
+                f"{place} is a run directory, and nothing else is kept in one; choose another "
+                "--out."
+            )
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run can be read here; others, too, have a config.json."""
+    try:
+        return (path / CONFIG).is_file() and bool(read_config(path))
+    except (UserError, OSError):
+        return False
 
 
 def refuse_recorded(path: Path, config: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from fastr.errors import UserError, nearest
+from fastr.plurals import counted
 
 Action = Float32[np.ndarray, " action"]
 _ITEM = re.compile(r"([a-z-]+)(?:=(\d{1,6}(?:\.\d{1,6})?))?(?::(\d{1,9}))?")
@@ -123,7 +124,7 @@ def _degradation(_: float, size: int, rng: np.random.Generator) -> Degradation:
 
 def _dead(count: float, size: int, rng: np.random.Generator) -> Dead:
     if count > size:
-        raise UserError(f"@dead={count:g} is more than this robot's {size} actuators.")
+        raise UserError(f"@dead={count:g} is more than this robot's {counted(size, 'actuator')}.")
     return Dead(tuple(sorted(rng.choice(size, int(count), replace=False).tolist())))
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from fastr.plurals import counted
+
 
 @dataclass(frozen=True)
 class EnvSpec:
@@ -9,6 +11,12 @@ class EnvSpec:
 
     state_dim: int
     action_dim: int
+
+    @property
+    def in_words(self) -> str:
+        """The sizes, for a sentence."""
+        entries = counted(self.state_dim, "observation entry", "observation entries")
+        return f"{entries} and {counted(self.action_dim, 'actuator')}"
 
     @property
     def row_dim(self) -> int:

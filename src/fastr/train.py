@@ -16,12 +16,13 @@ from jaxtyping import Float
 from fastr.arrays import LEARNED, inherited
 from fastr.checkpoints import Checkpoint, Snapshot
 from fastr.config import TrainConfig
+from fastr.cores import usable_cores
 from fastr.errors import RunError
 from fastr.evaluate import Evaluation, Evaluator, evaluation_workers
 from fastr.learner import Cohort, Engine
 from fastr.policies import snapshots
 from fastr.pool import EnvPool, Steps
-from fastr.processes import PATIENCE_SECONDS, usable_cores
+from fastr.processes import PATIENCE_SECONDS
 from fastr.runs import RunWriter
 from fastr.state import RunState
 
@@ -258,7 +259,7 @@ def simulators(config: TrainConfig, patience: float = PATIENCE_SECONDS) -> EnvPo
     """One simulator per seed, awake between steps where that takes no core from anything else."""
     # An update on the CPU takes all cores, and longer than it takes to wake a simulator. Beside an
     # accelerator: a core for this process, one for its dispatcher, as many for evaluations again.
-    spare = len(usable_cores()) >= 2 + 2 * len(config.seeds)
+    spare = usable_cores() >= 2 + 2 * len(config.seeds)
     awake = AWAKE_SECONDS if spare and jax.default_backend() != "cpu" else 0.0
     return EnvPool(
         config.task,

@@ -13,6 +13,7 @@ from fastr.checks import require, require_seeds
 from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.errors import UserError, write_errors
 from fastr.misfit.config import MisfitConfig
+from fastr.plurals import counted
 
 TRANSITIONS = 100_000
 """Played unless another number is asked for."""
@@ -109,8 +110,9 @@ class Collect:
         if self.json:
             return print_json(result)
         print(
-            f"{result['dataset']}: {result['transitions']:,} transitions in "
-            f"{result['episodes']:,} episodes; next, `fastr misfit {quote(result['dataset'])}`"
+            f"{result['dataset']}: {counted(result['transitions'], 'transition')} in "
+            f"{counted(result['episodes'], 'episode')}; next, "
+            f"`fastr misfit {quote(result['dataset'])}`"
         )
         return 0
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from fastr.commands.looking import opened
 from fastr.commands.show import Flag, Maybe, Run, print_json
 from fastr.errors import UserError, write_errors
+from fastr.folders import made
 from fastr.runs import RunDirectory
 from fastr.trained import Trained
 
@@ -56,12 +57,11 @@ class Export:
         content, act = self.built(trained, facts)
         difference = check_agreement(act, trained, visited_states(trained), file)
         # Before episodes are played for something that cannot be written.
-        with write_errors(self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
-        if self.episodes:
-            facts["evaluation"] = evaluated(trained, self.episodes)
-            content, _ = self.built(trained, facts)
-        self.write(file, content, facts)
+        with made(self.out):
+            if self.episodes:
+                facts["evaluation"] = evaluated(trained, self.episodes)
+                content, _ = self.built(trained, facts)
+            self.write(file, content, facts)
         return self.report(file, facts, difference)
 
     def built(self, trained: Trained, facts: dict[str, Any]) -> tuple[bytes, Any]:

@@ -12,6 +12,7 @@ from fastr.commands.show import Flag, Maybe, Run, Several, print_json, print_tab
 from fastr.config import from_json
 from fastr.envs import require_imported
 from fastr.errors import RunError, UserError
+from fastr.plurals import counted
 from fastr.runs import RunDirectory
 from fastr.trained import Trained
 
@@ -60,8 +61,12 @@ class Eval:
             return print_json(result)
         columns = ("seed", "mean return", "std over episodes")
         rows = [(e["seed"], e["return_mean"], e["return_std"]) for e in result["seeds"]]
-        title = f"{config.task}, {config.method}, {frames:,} frames, {self.episodes} episodes"
-        print_table(title, columns, [*rows, ("all", result["return_mean"], "")])
+        sizes = f"{counted(frames, 'frame')}, {counted(self.episodes, 'episode')}"
+        print_table(
+            f"{config.task}, {config.method}, {sizes}",
+            columns,
+            [*rows, ("all", result["return_mean"], "")],
+        )
         return 0
 
 
@@ -124,7 +129,7 @@ class Play:
             returns = performance.play(film, 0)
         if returns is None:
             raise RunError(f"stopped; {path} holds what was filmed so far.")
-        print(f"{path}: one episode after {policies[0].frames:,} frames of training")
+        print(f"{path}: one episode after {counted(policies[0].frames, 'frame')} of training")
         for one, total in zip(policies, returns, strict=True):
             print(f"  seed {one.seed}: return {total:.1f}")
         return 0

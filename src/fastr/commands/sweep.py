@@ -17,6 +17,7 @@ from fastr.experiments import EXPERIMENTS, FRAMES, Name
 from fastr.interrupts import stop_requests, stopped_by
 from fastr.locks import locked
 from fastr.names import Method, Preset
+from fastr.runs import refuse_within_run
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, tail
 from fastr.sweep.engine import AbstractEngine
@@ -35,6 +36,11 @@ INTERNAL = ".sweep"
 """Folder in the sweep's directory for its lock and, on a cluster, the request to stop."""
 ENGINES = {"local": ("jobs",), "ray": ("address", "gpus_per_run", "cpus_per_run")}
 """What only one engine takes."""
+
+MACHINES = tyro.conf.arg(
+    metavar="{" + ",".join(f"'{name}'" for name in get_args(Hardware)) + "}", help_behavior_hint=""
+)
+"""Names with spaces as a shell takes them; the parser's own braces would be two around them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Sweep:
     """How often in a row a run may fail without a new checkpoint before it is given up."""
     dry_run: Flag = False
     """Show every command with its predicted hours, and run nothing."""
-    hours_on: Maybe[Hardware] = None
+    hours_on: Annotated[Hardware | None, MACHINES] = None
     """Hardware to predict the hours for (default: this machine's)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
@@ -96,6 +102,7 @@ class Sweep:
         if self.jobs is not None:
             require(self, "jobs", low=1, high=MOST_JOBS)
         grid = self.grid()
+        refuse_within_run(grid.out)
         units = EXPERIMENTS[self.name].units(grid)
         refuse_same_place(units)
         if parted(self.options)[0] or grid.frames % 2:

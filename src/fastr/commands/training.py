@@ -17,6 +17,7 @@ from fastr.envs import module_of, require_imported
 from fastr.errors import RunError, StoppedError, UserError, write_errors
 from fastr.interrupts import end_at_once, stop_requests, stopped_by
 from fastr.letters import say
+from fastr.plurals import counted
 from fastr.pool import WorkerError
 from fastr.provenance import provenance
 from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference
@@ -239,4 +240,5 @@ def going_on(config: TrainConfig, path: Path) -> str:
 
 def averaged(count: int) -> str:
     """What the summary's mean is over, when there have been so many evaluations."""
-    return f"mean of {f'last {LAST}' if count >= LAST else f'all {count}'} evaluations"
+    which = "" if count == 1 else "last " if count >= LAST else "all "
+    return f"mean of {which}{counted(min(count, LAST), 'evaluation')}"

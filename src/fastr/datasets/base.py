@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from fastr.errors import UserError
+from fastr.plurals import counted
 from fastr.spec import EnvSpec
 
 CHUNK_ROWS = 16_384
@@ -91,8 +92,8 @@ def refuse_bomb(path: Path, spec: EnvSpec, rows: int, stored_bytes: int) -> None
         raise UserError(f"{path}: a transition of {spec.row_dim:,} numbers is too wide.")
     if rows * spec.row_dim * 4 > RATIO * stored_bytes + SPARE_BYTES:
         raise UserError(
-            f"{path} promises {rows:,} transitions in {stored_bytes:,} bytes, more than {RATIO} "
-            "times its own size: store it without compression if that is true."
+            f"{path} promises {counted(rows, 'transition')} in {stored_bytes:,} bytes, "
+            f"more than {RATIO} times its own size: store it without compression if that is true."
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fastr.errors import UserError
+from fastr.plurals import counted
 
 NAMES: dict[str, tuple[str, ...]] = {
     "state": ("state", "states", "observation", "observations"),
@@ -75,12 +76,13 @@ def check_shapes(
     for column, shape in shapes.items():
         if shape[0] != rows:
             raise UserError(
-                f"{path}: column {columns[column]} has {shape[0]:,} rows and {columns['state']} "
-                f"has {rows:,}; all columns must be equally long."
+                f"{path}: column {columns[column]} has {counted(shape[0], 'row')} and "
+                f"{columns['state']} has {rows:,}; all columns must be equally long."
             )
     if shapes["next_state"][1] != shapes["state"][1]:
         raise UserError(
-            f"{path}: column {columns['next_state']} has {shapes['next_state'][1]} coordinates and "
+            f"{path}: column {columns['next_state']} has "
+            f"{counted(shapes['next_state'][1], 'coordinate')} and "
             f"{columns['state']} has {shapes['state'][1]}; they must be equal."
         )
     if rows == 0:

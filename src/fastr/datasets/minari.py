@@ -18,6 +18,7 @@ from jaxtyping import Float32
 
 from fastr.datasets.base import About, Chunk, Source, float32, numeric, reading, refuse_bomb
 from fastr.errors import UserError
+from fastr.plurals import counted
 from fastr.spec import EnvSpec
 from fastr.untrusted import bounded_bytes, require_own
 
@@ -84,7 +85,7 @@ class Minari(Source):
         ):
             if found != wanted:
                 raise UserError(
-                    f"{self._file}: column {column}, {name} has {found} coordinates and "
+                    f"{self._file}: column {column}, {name} has {counted(found, 'coordinate')} and "
                     f"{self._episodes[0]} has {wanted}; they must be equal."
                 )
         states, actions = flat(observed, first, last + 1), flat(taken, first, last)
@@ -196,8 +197,8 @@ def episode_steps(path: Path, group: Any) -> int:
     (seen,), (taken,) = observations, actions
     if seen != taken + 1:
         raise UserError(
-            f"{path}: {group.name} has {seen} observations for {taken} actions; Minari stores one "
-            "more observation than actions."
+            f"{path}: {group.name} has {counted(seen, 'observation')} for "
+            f"{counted(taken, 'action')}; Minari stores one more observation than actions."
         )
     return taken
 
@@ -223,7 +224,8 @@ def box_bounds(
     low, high = (plain_numbers(box.get(name)) for name in ("low", "high"))
     if len(low) != action_dim or len(high) != action_dim:
         raise UserError(
-            f"{path}: the action space's low and high must have {action_dim} numbers each."
+            f"{path}: the action space's low and high must have "
+            f"{counted(action_dim, 'number')} each."
         )
     return low, high
 

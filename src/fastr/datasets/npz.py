@@ -13,6 +13,7 @@ import numpy as np
 from fastr.datasets.base import About, Chunk, Source, float32, reading, refuse_bomb
 from fastr.datasets.columns import ACTION_HIGH, ACTION_LOW, check_shapes, column_names
 from fastr.errors import UserError
+from fastr.plurals import counted
 from fastr.spec import EnvSpec
 
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -51,8 +52,8 @@ class Npz(Source):
         refuse_fractions(path, self.columns["episode"], self.headers[self.columns["episode"]])
         if bounds and {len(bounds[0]), len(bounds[1])} != {action_dim}:
             raise UserError(
-                f"{path}: {ACTION_LOW} and {ACTION_HIGH} must have {action_dim} numbers each, "
-                "one per action coordinate."
+                f"{path}: {ACTION_LOW} and {ACTION_HIGH} must have "
+                f"{counted(action_dim, 'number')} each, one per action coordinate."
             )
         refuse_bomb(path, EnvSpec(state_dim, action_dim), rows, path.stat().st_size)
         self.about = About(path.stem, EnvSpec(state_dim, action_dim), rows, bounds)

@@ -27,6 +27,7 @@ from fastr.datasets.columns import (
     numbered,
 )
 from fastr.errors import UserError
+from fastr.plurals import counted
 from fastr.spec import EnvSpec
 from fastr.untrusted import limited_memory
 
@@ -118,8 +119,9 @@ class Parquet(Source):
         if (lengths != width).any():
             row = int(np.argmax(lengths != width))
             raise UserError(
-                f"{self.path}: column {name}, row {first + row} has {lengths[row]} coordinates "
-                f"and the first row has {width}; they must be equal."
+                f"{self.path}: column {name}, row {first + row} has "
+                f"{counted(int(lengths[row]), 'coordinate')} and the first row has {width}; "
+                "they must be equal."
             )
         flat = array.flatten()
         if flat.null_count:
@@ -220,4 +222,4 @@ def bound(path: Path, key: str, text: bytes, action_dim: int) -> list[float]:
         and all(type(value) in (int, float) for value in values)
     ):
         return [float(value) for value in values]
-    raise UserError(f"{path}: {key} must be a JSON list of {action_dim} numbers.")
+    raise UserError(f"{path}: {key} must be a JSON list of {counted(action_dim, 'number')}.")

@@ -13,6 +13,7 @@ from jaxtyping import Float32, Int
 
 from fastr.datasets.base import About, Source, action_bounds, checked
 from fastr.errors import UserError
+from fastr.plurals import counted
 
 SPARE_BYTES = 2**28
 """Left free on the disk."""
@@ -62,7 +63,9 @@ def spool(
             high = np.maximum(high, chunk.action.max(axis=0))
         advance(len(chunk.state))
     if end != about.rows:
-        raise UserError(f"{source.path} holds {end:,} transitions and promises {about.rows:,}.")
+        raise UserError(
+            f"{source.path} holds {counted(end, 'transition')} and promises {about.rows:,}."
+        )
     numbers = np.unique(episodes, return_inverse=True)[1].astype(np.int32)
     return Store(about, rows, numbers, low, high)
 

@@ -11,6 +11,7 @@ from fastr.envs.base import Bounds, Environment, Step
 from fastr.envs.names import GymTask, SuiteTask
 from fastr.envs.rendering import TALLEST, WIDEST, reported_rendering
 from fastr.errors import UserError
+from fastr.plurals import counted
 
 
 class Affine:
@@ -102,6 +103,6 @@ def require_divisor(name: SuiteTask | GymTask, frame_skip: int, frames: int) -> 
     divisors = (number for number in range(1, frames + 1) if frames % number == 0)
     works = ", ".join(map(str, itertools.islice(divisors, 7)))
     raise UserError(
-        f"A frame skip of {frame_skip} does not divide the {frames:,} frames of an episode of "
-        f"{name}: use one that does, such as {works}."
+        f"A frame skip of {frame_skip} does not divide the {counted(frames, 'frame')} of an "
+        f"episode of {name}: use one that does, such as {works}."
     )

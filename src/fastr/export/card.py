@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from fastr.plurals import counted
+
 SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
 
 TEMPLATE = """\
@@ -85,7 +87,7 @@ def summary_rows(facts: dict[str, Any]) -> list[tuple[str, Any]]:
         ("task", facts["task"]),
         ("method", facts["method"]),
         ("seed", facts["seed"]),
-        ("trained for", f"{facts['frames']:,} frames (simulator steps, not agent steps)"),
+        ("trained for", f"{counted(facts['frames'], 'frame')} (simulator steps, not agent steps)"),
         ("trained by", f"{facts['trained_by']}, commit {facts['commit']}"),
         ("hardware of the training", facts["hardware"]),
         ("exported", f"{facts['exported']} by {facts['exported_by']}"),
@@ -109,7 +111,7 @@ def return_lines(facts: dict[str, Any]) -> list[str]:
     if trained["return_mean"] is not None:
         seeds = ", ".join(map(str, trained["all_seeds"]))
         lines.append(
-            f"- Last evaluation in training, at {trained['frames']:,} frames: mean "
+            f"- Last evaluation in training, at {counted(trained['frames'], 'frame')}: mean "
             f"{trained['return_mean']:.1f} over {trained['episodes']} episode(s) for this seed; "
             f"{trained['all_seeds_return_mean']:.1f} over the run's training seeds {seeds}."
         )

@@ -84,8 +84,7 @@ def entries(trained: Trained) -> dict[str, list[dict[str, Any]]]:
     with contextlib.closing(envs.load(task, config.frame_skip)) as environment:
         if environment.spec != trained.spec:
             raise UserError(
-                f"{task} has {environment.spec.state_dim} observation entries and "
-                f"{environment.spec.action_dim} actuators here, but {trained.spec.state_dim} and "
+                f"{task} has {environment.spec.in_words} here, but {trained.spec.state_dim} and "
                 f"{trained.spec.action_dim} in {trained.path}: it is not the same environment."
             )
         return {"observation": parts_of(environment), "action": actuators_of(environment)}

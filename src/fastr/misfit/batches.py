@@ -17,6 +17,7 @@ from fastr.errors import UserError
 from fastr.misfit.config import MisfitConfig
 from fastr.misfit.predictors import SAMPLE_ROWS, Scales, scales_of
 from fastr.misfit.splits import Split, split
+from fastr.plurals import counted
 from fastr.spec import EnvSpec
 
 CHUNK_BYTES = 2**25
@@ -58,9 +59,9 @@ def prepare(store: Store, config: MisfitConfig) -> Prepared:
     for name, rows in zip(parts._fields, parts, strict=True):
         if len(rows) < config.predictor.batch_size:
             raise UserError(
-                f"{store.about.name}: the {name} part has {len(rows):,} transitions, fewer than "
-                f"one batch of {config.predictor.batch_size}: give more data or a smaller "
-                "--batch-size."
+                f"{store.about.name}: the {name} part has {counted(len(rows), 'transition')}, "
+                f"fewer than one batch of {config.predictor.batch_size}: give more data or "
+                "a smaller --batch-size."
             )
     sample = generator(config.split_seed, SAMPLE).permutation(parts.train)[:SAMPLE_ROWS]
     scales = scales_of(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from fastr.checks import DEEPEST, MOST_LEVELS, require, require_seeds
+from fastr.checks import DEEPEST, LARGEST_BATCH, MOST_LEVELS, require, require_seeds
 from fastr.misfit.splits import SplitBy
 from fastr.names import Preset
 from fastr.precision import Precision
@@ -52,7 +52,7 @@ class PredictorConfig:
         require(self, "feature_dim", "hidden_dim", "fourier_targets", low=1)
         require(self, "noise_levels", low=1, high=MOST_LEVELS)
         require(self, "epochs", low=1)
-        require(self, "batch_size", low=2)
+        require(self, "batch_size", low=2, high=LARGEST_BATCH)
         require(self, "blocks", low=0, high=DEEPEST)
         require(self, "moment_weight", "learning_rate", low=0)
 

@@ -3,10 +3,9 @@
 Everything that can be wrong with the data is found before any training.
 """
 
-import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,11 @@ from fastr.datasets.base import Source, require_bounds
 from fastr.datasets.opening import open_source
 from fastr.datasets.store import Store, spool
 from fastr.errors import UserError, write_errors
+from fastr.folders import made
 from fastr.misfit.batches import Prepared, groups, prepare
 from fastr.misfit.config import MisfitConfig, to_json
 from fastr.misfit.fit import Fitted, fit, updates_of
+from fastr.misfit.memory import check_fits, check_statistics
 from fastr.misfit.report import Protocol, Tested, summarized
 from fastr.misfit.writing import write
 from fastr.progress import stage
@@ -34,9 +35,14 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
     if config.action_scale == "bounds":
         for source in sources:
             require_bounds(source)
+    for source in sources:
+        check_statistics(config, source.about)
+        check_fits(config, source.about.spec)
     with made(out), tempfile.TemporaryDirectory(prefix=".rows-", dir=out) as folder:
         stores = [read(source, Path(folder) / str(i), config) for i, source in enumerate(sources)]
         prepared = [prepare(store, config) for store in stores]
+        for _, members in groups(prepared, config.predictor.batch_size):
+            check_fits(config, members[0].spec, len(members))
         fitted = trained(prepared, config)
         tested = [
             result(source, one, outcome, config)
@@ -59,21 +65,6 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
     with write_errors(out):
         write(out, report, tested, protocol)
     return report
-
-
-@contextlib.contextmanager
-def made(out: Path) -> Iterator[None]:
-    """Make a directory, which goes away again if nothing comes of it."""
-    fresh = not out.exists()
-    with write_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BaseException:
-        if fresh:
-            with contextlib.suppress(OSError):
-                out.rmdir()
-        raise
 
 
 def opened(names: Sequence[str]) -> list[Source]:

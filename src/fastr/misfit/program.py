@@ -36,15 +36,31 @@ class Program:
     def start(self, datasets: int) -> Trainable[Predictor]:
         """Fresh predictors; a seed starts from the same parameters on every dataset."""
         # Not compiled as one program: that takes longer than the whole of it.
-        fresh = [self._fresh(seed) for seed in self.seeds]
+        fresh = [self.fresh(seed) for seed in self.seeds]
         return jax.tree.map(
             lambda *leaves: jnp.array(np.stack([np.stack(leaves)] * datasets)), *fresh
         )
 
-    def _fresh(self, seed: Int[Array, ""]) -> Trainable[Predictor]:
+    def fresh(self, seed: Int[Array, ""]) -> Trainable[Predictor]:
+        """The predictor that a seed starts with."""
         key = stream(seed, INITIALISATION, 0)
         predictor = Predictor.init(self.config, self.kind, self.spec, key)
         return Trainable.of(predictor, Adam(self.config.learning_rate))
+
+    def update(
+        self,
+        trainable: Trainable[Predictor],
+        scale: Scales,
+        rows: Float[Array, "batch packed"],
+        seed: Int[Array, ""],
+        number: Int[Array, ""],
+    ) -> tuple[Trainable[Predictor], Float[Array, "2"]]:
+        """One update of one predictor, and its two losses."""
+        batch, key = scale.batch(rows, self.spec), stream(seed, NOISE, number)
+        trainable, metrics = trainable.step(
+            lambda net: net.loss(batch, self.config.moment_weight, key)
+        )
+        return trainable, jnp.stack([metrics["nce"], metrics["moment"]])
 
     def _train(
         self,
@@ -59,12 +75,8 @@ class Program:
         def one(trainable: Any, scale: Scales, content: Array, seed: Array) -> tuple:
             def update(step: Array, carry: tuple) -> tuple:
                 trainable, sums = carry
-                batch = scale.batch(content[step], self.spec)
-                key = stream(seed, NOISE, first + step)
-                trainable, metrics = trainable.step(
-                    lambda net: net.loss(batch, self.config.moment_weight, key)
-                )
-                return trainable, sums + jnp.stack([metrics["nce"], metrics["moment"]])
+                trainable, losses = self.update(trainable, scale, content[step], seed, first + step)
+                return trainable, sums + losses
 
             return jax.lax.fori_loop(0, count, update, (trainable, jnp.zeros(2)))
 

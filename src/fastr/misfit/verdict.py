@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastr.misfit.intervals import Estimate
+from fastr.plurals import counted
 from fastr.spec import EnvSpec
 
 FEW_ACTIONS, MANY_ACTIONS = 6, 12
@@ -156,7 +157,7 @@ def named(estimate: Estimate, size: Size) -> str:
 def dimension_sentence(spec: EnvSpec) -> str:
     """The second condition."""
     actions, smaller = spec.action_dim, min(spec.action_dim, spec.state_dim)
-    theory = f"{actions} action dimensions (min(d_s, d_a) = {smaller})"
+    theory = f"{counted(actions, 'action dimension')} (min(d_s, d_a) = {smaller})"
     if actions <= FEW_ACTIONS:
         return f"{theory}: the paper saw no measurable gain on tasks with {FEW_ACTIONS} or fewer."
     if actions >= MANY_ACTIONS:
@@ -210,9 +211,8 @@ def doubts(evidence: Evidence, nce_size: Size, moment_size: Size) -> list[str]:
             "known; five are better."
         )
     if evidence.test_episodes < 10:
-        found.append(
-            f"Only {evidence.test_episodes} test episodes: the interval over episodes is rough."
-        )
+        few = counted(evidence.test_episodes, "test episode")
+        found.append(f"Only {few}: the interval over episodes is rough.")
     for name in evidence.still_falling:
         found.append(f"The {name} predictor was still improving in the last epoch: train longer.")
     if evidence.quick:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from fastr.plurals import counted
 from fastr.report.series import Aligned, Series, aligned, lacks, showing_order
-from fastr.report.text import counted
 from fastr.summary import LAST
 
 
@@ -107,10 +107,11 @@ def beside(
         found.append(f"{counted(len(series.seeds), 'seed')} where another method has {most}")
     longest = max(other.last for _, other in peers.values())
     if whole.last < longest:
-        found.append(f"at {whole.last:,} frames where another method reaches {longest:,}")
+        found.append(f"at {counted(whole.last, 'frame')} where another method reaches {longest:,}")
     usual = Counter(spacing(other) for _, other in peers.values()).most_common(1)[0][0]
-    if spacing(whole) != usual and spacing(whole) and usual:
-        found.append(f"evaluated every {spacing(whole):,} frames, most methods every {usual:,}")
+    own = spacing(whole)
+    if own != usual and own and usual:
+        found.append(f"evaluated every {counted(own, 'frame')}, most methods every {usual:,}")
     return found
 
 

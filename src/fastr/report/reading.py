@@ -10,6 +10,7 @@ from fastr.envs.names import respelled
 from fastr.errors import UserError
 from fastr.misfit.report import REPORT
 from fastr.misfit.scatter import COLUMNS, report_entries
+from fastr.plurals import counted
 from fastr.report.series import Origin, Series
 from fastr.report.sidecar import Sidecar, read_sidecar, sidecar_path
 from fastr.report.tables import (
@@ -209,8 +210,8 @@ def run_origin(path: Path, provenance: Mapping[str, Any]) -> Origin:
     devices = provenance.get("devices")
     hardware = [*devices] if isinstance(devices, list) else []
     hardware += [provenance["cpu"]] if provenance.get("cpu") else []
-    if provenance.get("cores"):
-        hardware.append(f"{provenance['cores']} cores")
+    if isinstance(cores := provenance.get("cores"), int):
+        hardware.append(counted(cores, "core"))
     program = [Path(words[0]).name.replace("cli.py", "fastr"), *words[1:]] if words else []
     return Origin(
         path=shown(path),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fastr.misfit.scatter import TABLE_TASKS
+from fastr.plurals import counted
 from fastr.report.content import Cell, Grid, Group, Section, plus_minus
 from fastr.report.finals import Final, labels
 from fastr.report.published import FRAMES, Published, published
@@ -61,7 +62,9 @@ def measured_rows(found: Sequence[Final]) -> list[list[Cell]]:
 def budget_cell(final: Final) -> Cell:
     """A measured number beside those at the paper's budget."""
     short = final.frames != FRAMES
-    return measured_cell(final, (f"at {final.frames:,} frames, not {FRAMES:,}",) if short else ())
+    return measured_cell(
+        final, (f"at {counted(final.frames, 'frame')}, not {FRAMES:,}",) if short else ()
+    )
 
 
 def published_rows() -> list[list[Cell]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from fastr.plurals import counted
 from fastr.report.aggregates import (
     LARGEST_RETURN,
     Improvement,
@@ -60,8 +61,8 @@ def curves_section(found: Sequence[Final]) -> Section:
 def middle_chart(place: int, panel: Sequence[Middle], until: Mapping[str, int]) -> Intervals:
     """Interquartile means of the methods on one set of tasks."""
     tasks = panel[0].tasks
-    where = ", ".join(f"{task} at {until[task]:,} frames" for task in tasks)
-    bars = [Bar(m.label, *m.score, m.label, f"{m.runs} runs") for m in panel]
+    where = ", ".join(f"{task} at {counted(until[task], 'frame')}" for task in tasks)
+    bars = [Bar(m.label, *m.score, m.label, counted(m.runs, "run")) for m in panel]
     return Intervals(
         f"iqm-{place}",
         f"Interquartile mean {f'on {tasks[0]}' if len(tasks) == 1 else f'over {len(tasks)} tasks'}",

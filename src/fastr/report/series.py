@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from fastr.report.text import counted, shown
+from fastr.plurals import counted
+from fastr.report.text import shown
 from fastr.summary import LAST
 
 NAMES = {

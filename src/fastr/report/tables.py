@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fastr.envs.names import respelled
 from fastr.errors import UserError
+from fastr.plurals import counted
 from fastr.report.series import Curve
 from fastr.report.text import shown
 
@@ -55,7 +56,9 @@ def table_lines(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
         raise UserError(f"{path} has two columns of the same name.")
     for i, line in enumerate(lines, 2):
         if None in line or None in line.values():
-            raise UserError(f"{path}, line {i}: it has not {len(names)} cells like the header.")
+            raise UserError(
+                f"{path}, line {i}: it has not {counted(len(names), 'cell')} like the header."
+            )
     return lines
 
 

@@ -43,11 +43,6 @@ def shown(value: object, limit: int = LIMIT) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def counted(count: int, thing: str) -> str:
-    """1 seed, 2 seeds."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
-
-
 def csv_cell(value: object) -> object:
     """A cell that no spreadsheet runs: text that looks like a formula gets an apostrophe."""
     if not isinstance(value, str):

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
+from fastr.cores import usable_cores
 from fastr.names import Preset
-from fastr.processes import usable_cores
+from fastr.plurals import counted
 from fastr.sweep.local import gpus
 from fastr.sweep.state import progress
 from fastr.units import Unit
@@ -192,7 +193,7 @@ def measured_here(units: Sequence[Unit]) -> list[Rate]:
 def this_hardware() -> str:
     """What trainings would run on here; CPU is one such name, for a machine that has two."""
     if not gpus():
-        return f"{len(usable_cores())} CPU cores"
+        return counted(usable_cores(), "CPU core")
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)

@@ -4,7 +4,7 @@ import os
 import subprocess
 from typing import NamedTuple
 
-from fastr.processes import usable_cores
+from fastr.cores import allowed_cores, usable_cores
 from fastr.sweep.attempt import Attempt, ask_to_stop, end_group
 from fastr.sweep.engine import AbstractEngine, AbstractJob
 
@@ -80,7 +80,7 @@ class LocalEngine(AbstractEngine):
     def places(self) -> str:
         """How many at a time, on what."""
         devices = {slot.environment.get("CUDA_VISIBLE_DEVICES", "") for slot in self.slots}
-        kind = f"{len(devices)} GPU(s)" if devices != {""} else f"{len(usable_cores())} core(s)"
+        kind = f"{len(devices)} GPU(s)" if devices != {""} else f"{usable_cores()} core(s)"
         return f"{len(self.slots)} at a time on {kind} of this machine"
 
     def close(self) -> None:
@@ -111,9 +111,10 @@ def slots(jobs: int | None) -> list[Slot]:
             for _ in range(jobs or 1)
             for device in devices
         ]
-    cores = usable_cores()
-    count = jobs or max(1, len(cores) // CORES_PER_RUN)
-    return [Slot({}, share) for share in shares(cores, count)]
+    count = jobs or max(1, usable_cores() // CORES_PER_RUN)
+    # Where a quota lets it fill only some of the cores, which ones is the system's to say: others
+    # with quotas of their own are on the same.
+    return [Slot({}, share) for share in shares(allowed_cores(), count)]
 
 
 def shares(cores: tuple[int, ...], count: int) -> list[tuple[int, ...]]:

@@ -1,0 +1,95 @@
+"""How many cores a process may keep busy, with the files of real and of odd systems."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastr import cores
+
+V2, V1 = "0::/pods/mine\n", "5:cpuset:/\n3:cpu,cpuacct:/pods/mine\n0::/\n"
+FIRST = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+
+
+@pytest.fixture
+def system(tmp_path):
+    """Write the files of a system; the quota it gives."""
+
+    def made(membership: str, **files: str) -> int | None:
+        (tmp_path / "membership").write_text(membership)
+        for name, text in files.items():
+            file = tmp_path / "cgroup" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return cores.quota(tmp_path / "membership", tmp_path / "cgroup")
+
+    return made
+
+
+SYSTEMS = {
+    "v2": (V2, {"pods/mine/cpu.max": "300000 100000\n"}, 3),
+    "v2, no limit": (V2, {"pods/mine/cpu.max": "max 100000\n"}, None),
+    "v2, the strictest above": (
+        V2,
+        {"pods/mine/cpu.max": "800000 100000\n", "pods/cpu.max": "250000 100000\n"},
+        2,
+    ),
+    "v2, the host's path": (V2, {"cpu.max": "50000 100000\n"}, 0),
+    "v2 beside v1": ("0::/\n", {"unified/cpu.max": "400000 100000\n"}, 4),
+    "v1": (V1, {f"cpu,cpuacct/pods/mine/{FIRST[0]}": "600000\n"}, 6),
+    "v1, no limit": (V1, {f"cpu,cpuacct/pods/mine/{FIRST[0]}": "-1\n"}, None),
+    "v1, the host's path": (V1, {f"cpu,cpuacct/{FIRST[0]}": "200000\n"}, 2),
+    "v1, plain name": (V1, {f"cpu/pods/{FIRST[0]}": "700000\n"}, 7),
+    "another group's": (V2, {"pods/other/cpu.max": "100000 100000\n"}, None),
+    "another controller's": ("5:cpuset:/mine\n", {"cpu.max": "100000 100000\n"}, None),
+    "no files": (V2 + V1, {}, None),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_the_strictest_quota_above_the_process_counts(system, name):
+    membership, files, expected = SYSTEMS[name]
+    periods = {file.replace(*FIRST): "100000\n" for file in files if file.endswith(FIRST[0])}
+    assert system(membership, **files, **periods) == expected
+
+
+@given(st.text() | st.lists(st.text(":,/.cpu\n0", max_size=30)).map("\n".join))
+def test_an_odd_membership_is_no_error(text):
+    for group in cores.groups(text):
+        assert cores.limits_of(Path("/nowhere/at/all"), group) == ("", " ")
+
+
+@given(
+    st.text() | st.tuples(st.integers() | st.just("max"), st.integers()).map("{0[0]} {0[1]}".format)
+)
+def test_a_quota_is_a_number_of_cores_or_none(text):
+    assert (found := cores.granted(text)) is None or found >= 0
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**9))
+def test_a_quota_is_rounded_down_to_whole_cores(micros, period):
+    assert cores.granted(f"{micros} {period}\n") == micros // period
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"9" * 10_000, b"1 2 3", b""])
+def test_odd_files_are_no_limit(tmp_path, system, content):
+    system(V2)
+    (tmp_path / "cgroup" / "pods").mkdir(parents=True)
+    (tmp_path / "cgroup" / "pods" / "cpu.max").write_bytes(content)
+    assert system(V2) is None
+
+
+def test_a_directory_in_a_files_place_is_no_limit(tmp_path, system):
+    (tmp_path / "cgroup" / "cpu.max").mkdir(parents=True)
+    assert system(V2) is None
+    assert cores.quota(tmp_path / "none", tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(("share", "expected"), [(None, 64), (100, 64), (6, 6), (0, 1)])
+def test_a_quota_bounds_the_cores(monkeypatch, share, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(cores, "quota", lambda: share)
+    assert cores.usable_cores() == expected
+    assert cores.allowed_cores() == tuple(range(64))
