@@ -132,3 +132,15 @@ def test_an_ablation_from_beginning_to_end(capsys, tmp_path):
         assert [line["method"] for line in csv.DictReader(file)] == ["td3", "concat"]
     assert run([*ABLATION, "--frames", "2200", "--out", str(tmp_path)]) == 2
     assert "holds another run: frames is 2100 there" in capsys.readouterr().err
+
+
+def test_an_ablation_says_which_method_it_trains_and_finds_no_deviation_of_one_seed(
+    capsys, tmp_path, monkeypatch
+):
+    rows = [{"kind": "evaluation", "seed": 0, "frames": 0, "return": -9.5, "seconds": 1.0}]
+    monkeypatch.setattr("fastr.commands.training.check_possible", lambda *_: None)
+    monkeypatch.setattr("fastr.commands.training.finished_rows", lambda *_: rows)
+    assert run([*ABLATION, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["td3: run 1 of 2", "concat: run 2 of 2"]
+    assert said.out.count("-9.5") == said.out.count("one seed") == 2
