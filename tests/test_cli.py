@@ -42,6 +42,10 @@ WRONG = {
         ["info", "walker-walk", "--discont", "0.9"],
         ["There is no option --discont. Did you mean --discount?"],
     ),
+    "another method's option": (
+        ["info", "walker-walk", "--method", "sac", "--feature-dim", "9"],
+        ["option --feature-dim.", "`fastr info --method sac --help` lists all options of sac."],
+    ),
     "unknown option =": (["info", "walker-walk", "--x=0.9"], ["There is no option --x. `fastr"]),
     "two words": (["info", "walker", "walk"], ["walk is one word too many. `fastr info --help`"]),
     "no method": (["info", "walker-walk", "--method"], ["--method needs a name. It is one of"]),
@@ -74,6 +78,8 @@ WRONG = {
     "frame skip": (["info", "walker-walk", "--frame-skip", "3"], ["--frame-skip 3"]),
     "discrete actions": (["info", "gym:CartPole-v1"], ["gym:CartPole-v1", "Discrete"]),
     "unknown gym id": (["info", "gym:HalfCheeta-v5"], ["HalfCheeta-v5"]),
+    "a file": (["info", "../robots/arm.py"], ["is written my_module:MyRobot-v0"]),
+    "a module's file": (["info", "arm.py:Arm-v0"], ["without its .py: write arm:Arm-v0."]),
     "no module": (["info", "no_such_package:Robot-v0"], ["no_such_package"]),
     "too many seeds": (
         ["train", "walker-walk", "--seeds", *map(str, range(1_000)), "--frames", "100000000"],

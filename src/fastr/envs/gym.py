@@ -100,6 +100,8 @@ def _refusal(name: GymTask, error: Exception) -> str:
         type(error) is gymnasium.error.Error and str(error).startswith("No registered env")
     )
     cause = error.__cause__
+    if isinstance(cause, ModuleNotFoundError) and module.endswith(".py"):
+        return f"A module is named without its .py: write {module[:-3]}:{identifier}."
     if isinstance(cause, ModuleNotFoundError) and cause.name in (module, module.split(".")[0]):
         return (
             f"There is no Python module {cause.name} to make {name.name} with: install it, or put "
