@@ -151,6 +151,17 @@ def test_the_same_seed_gives_the_same_report(report, files, tmp_path):
         assert (tmp_path / "again" / name).read_bytes() == (report[1] / name).read_bytes()
 
 
+def test_actions_that_never_vary_are_found(tmp_path):
+    columns = synthetic(product, 0)
+    columns["action"][:, 1] = 0.25
+    still = store_of(str(write_npz(tmp_path / "one.npz", columns)), tmp_path / "one")
+    assert batches.prepare(still, CONFIG).still == (1,)
+    columns["action"][:] = 0.25
+    dead = store_of(str(write_npz(tmp_path / "all.npz", columns)), tmp_path / "all")
+    with pytest.raises(UserError, match="all: no coordinate of its actions varies"):
+        batches.prepare(dead, CONFIG)
+
+
 def test_every_transition_is_learned_from_once_an_epoch(files, tmp_path, monkeypatch):
     monkeypatch.setattr(batches, "CHUNK_BYTES", 64 * 6 * 4 * 5)
     stores = [
@@ -328,10 +339,11 @@ def test_one_seed_has_no_spread_over_seeds():
     assert found == Estimate(1.0, 1.0, 1.0, 1.0, 1.0, None)
 
 
-def evidence(action_dim, low, high, *, known=2.0, moment=0.0, quick=False, falling=()):
+def evidence(action_dim, low, high, *, known=2.0, moment=0.0, quick=False, falling=(), still=()):
     value = (low + high) / 2
     return Evidence(
         spec=EnvSpec(67, action_dim),
+        still=still,
         nce=Estimate(value * known, low * known, high * known, 0.0, 0.0, 0.1),
         nce_known=known,
         chance=math.log(512),
@@ -380,7 +392,8 @@ def test_only_what_fits_is_said_to_fit(actions):
 
 
 def test_doubts_are_spoken():
-    found = verdict(evidence(21, -0.01, 0.01, quick=True, falling=("CP",)))
+    found = verdict(evidence(21, -0.01, 0.01, quick=True, falling=("CP",), still=(3, 20)))
+    assert any("Of 21 action coordinates 2 never vary (number 3, 20" in d for d in found.doubts)
     assert any("quick" in doubt for doubt in found.doubts)
     assert any("CP predictor was still improving" in doubt for doubt in found.doubts)
 

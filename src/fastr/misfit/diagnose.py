@@ -115,6 +115,7 @@ def result(source: Source, prepared: Prepared, fitted: Fitted, config: MisfitCon
         task=store.about.task,
         provenance=store.about.provenance,
         spec=store.about.spec,
+        still=prepared.still,
         episodes=store.episode_count,
         parts={
             name: {
