@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from compiling import optimised
 from fastr.cli import run
 from fastr.datasets.base import About
 from fastr.errors import UserError
 from fastr.misfit import batches
+from fastr.misfit import report as diagnosis
 from fastr.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
 from fastr.misfit.diagnose import diagnose, opened
+from fastr.misfit.drawing import draw_curves, draw_misfits
 from fastr.misfit.intervals import Estimate, estimate
 from fastr.misfit.predictors import Predictor, scales_of
 from fastr.misfit.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points
@@ -282,6 +285,32 @@ def test_a_constant_coordinate_is_no_variance_explained():
 def test_losses_apart_have_the_loss_as_their_mean():
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3, 5)), jnp.float32)
     np.testing.assert_allclose(jnp.mean(ranking_losses(logits)), ranking_loss(logits), rtol=1e-6)
+
+
+def test_too_few_episodes_within_a_limit_are_the_limits_fault():
+    episodes = np.repeat(np.arange(9), 10)
+    with pytest.raises(UserError, match="three episodes within --limit, and the number here is 2"):
+        split(episodes, "episode", np.random.default_rng(0), 20)
+
+
+def test_pictures_count_whole_epochs_and_name_their_bars(report, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    curves = [
+        {"predictor": kind, "seed": 0, "epoch": epoch, "validation_nce": 1, "validation_moment": 1}
+        for kind in KINDS
+        for epoch in (0, 1, 2)
+    ]
+    tested = diagnosis.Tested(
+        name="log", path="", task=None, provenance={}, spec=EnvSpec(2, 2), still=(), episodes=1,
+        parts={}, parameters={}, seeds=(0,), selected=np.ones((2, 1), int), curves=curves,
+        losses=np.zeros((2, 1, 2, 1), np.float32), test_episodes=np.zeros(1, int),
+    )  # fmt: skip
+    draw_curves(tested, 4.0, tmp_path / "a.png")
+    draw_misfits(list(report[0].values()), tmp_path / "b.png")
+    first, second = drawn
+    assert all(float(tick).is_integer() for tick in first.axes[0].get_xticks())
+    assert all("95% interval, dots: training seeds" in axes.get_xlabel() for axes in second.axes)
 
 
 @given(
