@@ -22,8 +22,9 @@ from fastr.errors import UserError
 from fastr.misfit import batches
 from fastr.misfit import report as diagnosis
 from fastr.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
-from fastr.misfit.diagnose import diagnose, opened
+from fastr.misfit.diagnose import diagnose, opened, trained
 from fastr.misfit.drawing import draw_curves, draw_misfits
+from fastr.misfit.fit import Fitted
 from fastr.misfit.intervals import Estimate, estimate
 from fastr.misfit.predictors import Predictor, scales_of
 from fastr.misfit.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points
@@ -152,6 +153,14 @@ def test_the_same_seed_gives_the_same_report(report, files, tmp_path):
     assert again["datasets"] == list(report[0].values())
     for name in ("episodes.csv", "misfit.png"):
         assert (tmp_path / "again" / name).read_bytes() == (report[1] / name).read_bytes()
+
+
+def test_training_says_that_it_compiles_first(files, tmp_path, monkeypatch, capsys):
+    fitted = Fitted([], np.zeros((2, 3, 2, 1), np.float32), np.zeros((2, 3), int), {})
+    monkeypatch.setattr("fastr.misfit.diagnose.fit", lambda *_: [fitted])
+    prepared = batches.prepare(store_of(files[0], tmp_path / "rows"), CONFIG)
+    assert trained([prepared], CONFIG) == [fitted]
+    assert capsys.readouterr().err == "training on separable: compiling\n"
 
 
 def test_actions_that_never_vary_are_found(tmp_path):
