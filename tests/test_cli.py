@@ -24,6 +24,7 @@ from fastr.letters import spell_out
 from fastr.profile import STAGES
 from fastr.progress import TrainingProgress
 from fastr.runs import RunWriter
+from fastr.runtime import cache_folder, configure
 
 WRONG = {
     "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
@@ -583,3 +584,15 @@ def test_a_path_that_cannot_be_opened_gets_one_sentence(command, capsys):
     assert "File name too long" in said
     assert said.count("\n") == 1
     assert len(said) < 400
+
+
+def test_a_user_without_a_home_keeps_no_programs(monkeypatch, tmp_path):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    configure()
+    assert cache_folder() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "fastr" / "jax"
