@@ -11,6 +11,8 @@ import onnxruntime
 
 policy = onnxruntime.InferenceSession(sys.argv[1])
 facts = policy.get_modelmeta().custom_metadata_map
+if "gymnasium_id" not in facts:
+    sys.exit(f"{facts['task']} is not Gymnasium's: film_policies.py plays the suite's tasks.")
 environment = gymnasium.make(facts["gymnasium_id"])
 for seed in range(10):
     observation, _ = environment.reset(seed=seed)

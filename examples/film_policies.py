@@ -6,8 +6,11 @@ python film_policies.py film.webp DIR DIR ...
 Each DIR is what `fastr export --format safetensors` wrote, of a task such as humanoid-walk.
 """
 
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a display; read at the next import
 
 import numpy as np
 from dm_control import suite
@@ -41,6 +44,9 @@ def episode(policy, seed):
 
 def main(film, *folders):
     """Play one episode of every policy and write the pictures side by side."""
+    for folder in folders:
+        if not (Path(folder) / "policy.safetensors").is_file():
+            sys.exit(f"{folder} has no policy.safetensors: export it with --format safetensors.")
     sys.path.insert(0, folders[0])
     from numpy_policy import load
 

@@ -24,6 +24,7 @@ from fastr.letters import spell_out
 from fastr.profile import STAGES
 from fastr.progress import TrainingProgress
 from fastr.runs import RunWriter
+from fastr.runtime import cache_folder, configure
 
 WRONG = {
     "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
@@ -45,6 +46,10 @@ WRONG = {
     "unknown option": (
         ["info", "walker-walk", "--discont", "0.9"],
         ["There is no option --discont. Did you mean --discount?"],
+    ),
+    "another method's option": (
+        ["info", "walker-walk", "--method", "sac", "--feature-dim", "9"],
+        ["option --feature-dim.", "`fastr info --method sac --help` lists all options of sac."],
     ),
     "unknown option =": (["info", "walker-walk", "--x=0.9"], ["There is no option --x. `fastr"]),
     "two words": (["info", "walker", "walk"], ["walk is one word too many. `fastr info --help`"]),
@@ -78,6 +83,8 @@ WRONG = {
     "frame skip": (["info", "walker-walk", "--frame-skip", "3"], ["--frame-skip 3"]),
     "discrete actions": (["info", "gym:CartPole-v1"], ["gym:CartPole-v1", "Discrete"]),
     "unknown gym id": (["info", "gym:HalfCheeta-v5"], ["HalfCheeta-v5"]),
+    "a file": (["info", "../robots/arm.py"], ["is written my_module:MyRobot-v0"]),
+    "a module's file": (["info", "arm.py:Arm-v0"], ["without its .py: write arm:Arm-v0."]),
     "no module": (["info", "no_such_package:Robot-v0"], ["no_such_package"]),
     "too many seeds": (
         ["train", "walker-walk", "--seeds", *map(str, range(1_000)), "--frames", "100000000"],
@@ -581,3 +588,15 @@ def test_a_path_that_cannot_be_opened_gets_one_sentence(command, capsys):
     assert "File name too long" in said
     assert said.count("\n") == 1
     assert len(said) < 400
+
+
+def test_a_user_without_a_home_keeps_no_programs(monkeypatch, tmp_path):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    configure()
+    assert cache_folder() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "fastr" / "jax"

@@ -198,13 +198,16 @@ def with_value(name, row, column, value):
 
 BAD_COLUMNS = {
     "no action": ({k: v for k, v in walk().items() if k != "action"}, ["no column action"]),
-    "no episode": ({k: v for k, v in walk().items() if k != "episode"}, ["no column episode"]),
+    "no episode": (
+        {k: v for k, v in walk().items() if k != "episode"},
+        ["no column episode", "marks"],
+    ),
     "two names": (changed(observations=walk()["state"]), ["state", "observations", "keep one"]),
     "nan": (with_value("state", 7, 1, np.nan), ["column state, row 7, coordinate 1", "nan"]),
     "infinite": (with_value("next_state", 3, 0, np.inf), ["column next_state, row 3", "inf"]),
     "too large": (
         changed(state=np.full((20, 3), 1e300)),
-        ["column state, row 0, coordinate 0", "inf"],
+        ["column state, row 0, coordinate 0", "inf in float32", "smaller than 3.4e38"],
     ),
     "outside": (with_value("action", 19, 1, 1.5), ["column action, row 19", "1.5", "[-1, 1]"]),
     "flat": (changed(action=np.zeros(20)), ["column action", "(20,)"]),

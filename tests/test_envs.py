@@ -1,10 +1,13 @@
 """What environments do with actions, frames, the ends of episodes, and seeds."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import toy_envs
 from fastr import envs
 from fastr.envs import episode_seed, load, tasks
 from fastr.errors import UserError
@@ -263,3 +266,22 @@ def test_episode_seeds_differ_and_stay_what_they_were():
     assert len(drawn) == 1_000
     expected = np.random.SeedSequence([3, 14, 1]).generate_state(1)[0]
     assert episode_seed(3, 14, "evaluate") == expected | 1
+
+
+@pytest.mark.parametrize(
+    ("method", "returned", "said"),
+    [
+        ("reset", np.zeros(3), "reset() must return an observation and a dictionary"),
+        ("reset", (np.zeros(4), {}), "the observation is of size 4, its space of size 3"),
+        # The one that would be broadcast.
+        ("step", (np.zeros(1), 0.0, False, False, {}), "the observation is of size 1"),
+        ("step", (np.zeros(3), np.ones(1), False, False, {}), "an array of shape (1,)"),
+        ("step", (np.zeros(3), None, False, False, {}), "the reward is None"),
+    ],
+)
+def test_what_an_environment_returns_wrongly_is_named(method, returned, said, monkeypatch):
+    environment = envs.load("toy_envs:Count-v0", 1)
+    environment.reset(0)
+    monkeypatch.setattr(toy_envs.Count, method, lambda *_, **__: returned)
+    with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+        environment.reset(0) if method == "reset" else environment.step(np.zeros(1, np.float32))

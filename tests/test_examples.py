@@ -105,7 +105,7 @@ def test_a_run_of_an_unknown_method_imports_nothing(tmp_path, capsys):
     record = to_json(preset("walker-walk", "fastr", "quick")) | {"method": "gated"}
     (tmp_path / "config.json").write_text(json.dumps({"train": record, "provenance": {}}))
     assert run(["eval", str(tmp_path)]) == 2
-    assert "--import MODULE" in capsys.readouterr().err
+    assert "--import MODULE` first, or in Python `import" in capsys.readouterr().err
     assert "gated" not in sys.modules
 
 

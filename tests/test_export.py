@@ -94,7 +94,8 @@ def test_every_method_acts_alike_in_onnxruntime_and_numpy(method, normalize):
     )
     np.testing.assert_allclose(normalized, expected, atol=1e-5)
     np.testing.assert_allclose(actions, scaled, atol=2.9e-5)
-    elsewhere = numpy_policy.parsed(safetensors_bytes(program, {}))
+    facts = {"observation": [{"name": "all", "first": 0, "size": SPEC.state_dim}]}
+    elsewhere = numpy_policy.parsed(safetensors_bytes(program, facts))
     np.testing.assert_allclose(elsewhere(states, "normalized_action"), expected, atol=1e-5)
     np.testing.assert_allclose(elsewhere(states), scaled, atol=2.9e-5)
     np.testing.assert_allclose(elsewhere(states[0]), scaled[0], atol=2.9e-5)
@@ -206,6 +207,22 @@ def test_the_example_controls_without_jax(saved, exported):
     np.testing.assert_allclose(found, expected, rtol=0.01)
 
 
+def test_the_examples_say_which_policies_they_play(exported, tmp_path):
+    task = "cartpole-balance"
+    save_run(tmp_path / "run", task=task, spec=EnvSpec(5, 1), frame_skip=5)
+    out = tmp_path / "suite"
+    assert run(["export", str(tmp_path / "run"), "--out", str(out), "--episodes", "0"]) == 0
+    for name, words, said in (
+        ("control_with_onnx.py", [out / "policy.onnx"], f"{task} is not Gymnasium's"),
+        ("film_policies.py", [tmp_path / "film.webp", exported], "--format safetensors"),
+    ):
+        command = [sys.executable, str(ROOT / "examples" / name), *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_the_example_films_policies_without_jax(tmp_path):
     task, frame_skip, film = "cartpole-balance", 5, tmp_path / "film.webp"
     save_run(tmp_path / "run", task=task, spec=EnvSpec(5, 1), frame_skip=frame_skip)
@@ -219,7 +236,7 @@ def test_the_example_films_policies_without_jax(tmp_path):
         "assert not {'jax', 'fastr'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code, str(film), *map(str, folders)]
-    environment = {**os.environ, "MUJOCO_GL": "egl"}
+    environment = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
     simulator = envs.load(task, frame_skip)
@@ -294,7 +311,11 @@ def test_safetensors_brings_its_own_loader(tmp_path, capsys):
     assert "happens after the policy" in (out / "MODEL_CARD.md").read_text()
     code = (
         "import sys; from numpy_policy import load; p = load('policy.safetensors'); "
-        "print(p.facts['method'], *p([0.5, 1.5, -2.0])); "
+        "print(p.facts['method'], *p([0.5, 1.5, -2.0]))\n"
+        "for wrong in ([0.5], [[1.0], [2.0]], 0.5):\n"
+        "    try: p(wrong)\n"
+        "    except ValueError as error: assert 'must be (3,)' in str(error)\n"
+        "    else: raise AssertionError(wrong)\n"
         "assert not {'jax', 'fastr', 'safetensors'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code]

@@ -13,14 +13,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from compiling import optimised
 from fastr.cli import run
 from fastr.datasets.base import About
 from fastr.errors import UserError
 from fastr.misfit import batches
+from fastr.misfit import report as diagnosis
 from fastr.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
-from fastr.misfit.diagnose import diagnose, opened
+from fastr.misfit.diagnose import diagnose, opened, trained
+from fastr.misfit.drawing import draw_curves, draw_misfits
+from fastr.misfit.fit import Fitted
 from fastr.misfit.intervals import Estimate, estimate
 from fastr.misfit.predictors import Predictor, scales_of
 from fastr.misfit.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points
@@ -151,6 +155,25 @@ def test_the_same_seed_gives_the_same_report(report, files, tmp_path):
         assert (tmp_path / "again" / name).read_bytes() == (report[1] / name).read_bytes()
 
 
+def test_training_says_that_it_compiles_first(files, tmp_path, monkeypatch, capsys):
+    fitted = Fitted([], np.zeros((2, 3, 2, 1), np.float32), np.zeros((2, 3), int), {})
+    monkeypatch.setattr("fastr.misfit.diagnose.fit", lambda *_: [fitted])
+    prepared = batches.prepare(store_of(files[0], tmp_path / "rows"), CONFIG)
+    assert trained([prepared], CONFIG) == [fitted]
+    assert capsys.readouterr().err == "training on separable: compiling\n"
+
+
+def test_actions_that_never_vary_are_found(tmp_path):
+    columns = synthetic(product, 0)
+    columns["action"][:, 1] = 0.25
+    still = store_of(str(write_npz(tmp_path / "one.npz", columns)), tmp_path / "one")
+    assert batches.prepare(still, CONFIG).still == (1,)
+    columns["action"][:] = 0.25
+    dead = store_of(str(write_npz(tmp_path / "all.npz", columns)), tmp_path / "all")
+    with pytest.raises(UserError, match="all: no coordinate of its actions varies"):
+        batches.prepare(dead, CONFIG)
+
+
 def test_every_transition_is_learned_from_once_an_epoch(files, tmp_path, monkeypatch):
     monkeypatch.setattr(batches, "CHUNK_BYTES", 64 * 6 * 4 * 5)
     stores = [
@@ -273,6 +296,32 @@ def test_losses_apart_have_the_loss_as_their_mean():
     np.testing.assert_allclose(jnp.mean(ranking_losses(logits)), ranking_loss(logits), rtol=1e-6)
 
 
+def test_too_few_episodes_within_a_limit_are_the_limits_fault():
+    episodes = np.repeat(np.arange(9), 10)
+    with pytest.raises(UserError, match="three episodes within --limit, and the number here is 2"):
+        split(episodes, "episode", np.random.default_rng(0), 20)
+
+
+def test_pictures_count_whole_epochs_and_name_their_bars(report, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    curves = [
+        {"predictor": kind, "seed": 0, "epoch": epoch, "validation_nce": 1, "validation_moment": 1}
+        for kind in KINDS
+        for epoch in (0, 1, 2)
+    ]
+    tested = diagnosis.Tested(
+        name="log", path="", task=None, provenance={}, spec=EnvSpec(2, 2), still=(), episodes=1,
+        parts={}, parameters={}, seeds=(0,), selected=np.ones((2, 1), int), curves=curves,
+        losses=np.zeros((2, 1, 2, 1), np.float32), test_episodes=np.zeros(1, int),
+    )  # fmt: skip
+    draw_curves(tested, 4.0, tmp_path / "a.png")
+    draw_misfits(list(report[0].values()), tmp_path / "b.png")
+    first, second = drawn
+    assert all(float(tick).is_integer() for tick in first.axes[0].get_xticks())
+    assert all("95% interval, dots: training seeds" in axes.get_xlabel() for axes in second.axes)
+
+
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=30),
     by=st.sampled_from(["episode", "transition"]),
@@ -328,10 +377,11 @@ def test_one_seed_has_no_spread_over_seeds():
     assert found == Estimate(1.0, 1.0, 1.0, 1.0, 1.0, None)
 
 
-def evidence(action_dim, low, high, *, known=2.0, moment=0.0, quick=False, falling=()):
+def evidence(action_dim, low, high, *, known=2.0, moment=0.0, quick=False, falling=(), still=()):
     value = (low + high) / 2
     return Evidence(
         spec=EnvSpec(67, action_dim),
+        still=still,
         nce=Estimate(value * known, low * known, high * known, 0.0, 0.0, 0.1),
         nce_known=known,
         chance=math.log(512),
@@ -380,7 +430,8 @@ def test_only_what_fits_is_said_to_fit(actions):
 
 
 def test_doubts_are_spoken():
-    found = verdict(evidence(21, -0.01, 0.01, quick=True, falling=("CP",)))
+    found = verdict(evidence(21, -0.01, 0.01, quick=True, falling=("CP",), still=(3, 20)))
+    assert any("Of 21 action coordinates 2 never vary (number 3, 20" in d for d in found.doubts)
     assert any("quick" in doubt for doubt in found.doubts)
     assert any("CP predictor was still improving" in doubt for doubt in found.doubts)
 

@@ -17,6 +17,8 @@ import fastr
 import toy_envs  # noqa: F401  (a run on a module's task is only played if that is imported)
 from fastr import envs
 from fastr.cli import run
+from fastr.errors import UserError
+from fastr.screens import Film
 from fastr.tiles import Strongest, Tile, canvas_size, drawn, grid, mosaic, tile_height
 from saved_runs import SEEDS, save_run
 
@@ -74,6 +76,7 @@ def test_seeds_are_chosen(saved, tmp_path, capsys):
 WRONG = {
     "ending": (["--video", "film.avi"], ".mp4 or .gif"),
     "directory": (["--video", "nowhere/film.mp4"], "no directory nowhere"),
+    "closed": (["--video", "/proc/film.mp4"], "--video /proc/film.mp4 cannot be written: No such"),
     "both": (["--video", "film.mp4", "--window"], "either --video FILE"),
     "seed": (["--video", "film.mp4", "--seeds", "6"], "Seed 6 is not in"),
     "twice": (["--video", "film.mp4", "--seeds", "5", "5"], "names 5 twice"),
@@ -213,3 +216,12 @@ def test_the_strongest_are_the_largest_and_keep_their_places(vectors):
 
 def test_fewer_coordinates_than_places_are_all_shown():
     assert [index for index, _ in Strongest(8).update(np.array([1.0, -2.0]))] == [1, 0]
+
+
+def test_a_film_that_breaks_off_is_named_with_its_cause(tmp_path, monkeypatch):
+    def broken(*_):
+        raise OSError("[Errno 32] Broken pipe\n\nFFMPEG COMMAND:\nx\n\nFFMPEG STDERR OUTPUT:\n")
+
+    monkeypatch.setattr(Film, "begun", broken)
+    with pytest.raises(UserError, match=r"film\.mp4 cannot be written.*Broken pipe\)\.$"):
+        Film(tmp_path / "film.mp4", lambda _: None).show(np.zeros((4, 4, 3), np.uint8))

@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from fastr.cli import run
 from fastr.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
+from fastr.plots import compared_curves
 from fastr.representations.cp import CPConfig
 from fastr.representations.schedule import perturb
 from fastr.representations.tucker import TuckerConfig
@@ -132,3 +134,25 @@ def test_an_ablation_from_beginning_to_end(capsys, tmp_path):
         assert [line["method"] for line in csv.DictReader(file)] == ["td3", "concat"]
     assert run([*ABLATION, "--frames", "2200", "--out", str(tmp_path)]) == 2
     assert "holds another run: frames is 2100 there" in capsys.readouterr().err
+
+
+def test_bands_are_named_where_there_are_any(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    curve = [(0, 1.0), (10, 2.0)]
+    for seeds in ([curve], [curve, curve]):
+        compared_curves({"fastr": seeds}, "task", tmp_path / "curves.png")
+    labels = [figure.axes[0].get_ylabel() for figure in drawn]
+    assert ["standard deviation over seeds" in label for label in labels] == [False, True]
+
+
+def test_an_ablation_says_which_method_it_trains_and_finds_no_deviation_of_one_seed(
+    capsys, tmp_path, monkeypatch
+):
+    rows = [{"kind": "evaluation", "seed": 0, "frames": 0, "return": -9.5, "seconds": 1.0}]
+    monkeypatch.setattr("fastr.commands.training.check_possible", lambda *_: None)
+    monkeypatch.setattr("fastr.commands.training.finished_rows", lambda *_: rows)
+    assert run([*ABLATION, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["td3: run 1 of 2", "concat: run 2 of 2"]
+    assert said.out.count("-9.5") == said.out.count("one seed") == 2

@@ -154,6 +154,13 @@ def test_a_source_without_a_checkpoint_is_refused_before_anything_is_written(ref
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
+def test_a_method_without_an_encoder_has_another_way(refused, tmp_path):
+    record = {"train": to_json(preset(f"{TASK}@latency=1", "sac", "quick")), "provenance": {}}
+    RunWriter.create(tmp_path / "sac", record).close()
+    words = ["transfer", str(tmp_path / "sac"), "--shift", "dead"]
+    refused(words, f"`fastr train {TASK}@latency=1+dead --method sac`")
+
+
 def test_another_body_is_refused_before_anything_is_written(source, tmp_path):
     with pytest.raises(UserError, match=r"another body: .* gym:InvertedPendulum-v5 has 4 and 1\."):
         begun(heir(source, task="gym:InvertedPendulum-v5"), tmp_path / "run")

@@ -229,7 +229,7 @@ def task_command(name: str, kind: type[Any], arguments: list[str]) -> Any:
     method = choice(arguments, "--method", tuple(METHODS), "fastr", OWN)
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
     default = kind(config=on_this_device(preset("", method, sizes)))
-    options = parsed(name, kind, arguments, default)
+    options = parsed(name, kind, arguments, default, "" if method == "fastr" else method)
     if not options.config.task:
         raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
     return replace(options, config=grounded(options.config))
@@ -285,9 +285,16 @@ def choice(
 
 
 def parsed(
-    name: str, kind: type[Options], arguments: list[str], default: Options | None = None
+    name: str,
+    kind: type[Options],
+    arguments: list[str],
+    default: Options | None = None,
+    method: str = "",
 ) -> Options:
-    """Options from arguments; what the parser has to say comes as one sentence."""
+    """Options from arguments; what the parser has to say comes as one sentence.
+
+    They are those of a method, where one is named: another may have what this one has not.
+    """
     import tyro
 
     from fastr.commands.paragraphs import Paragraphs, wrapped
@@ -310,7 +317,8 @@ def parsed(
         if not stop.code:
             raise
         wrong = one_sentence(said.getvalue(), usage_of(name))
-        raise UserError(f"{wrong} `fastr {name} --help` lists all options.") from None
+        by, of = (f" --method {method}", f" of {method}") if method else ("", "")
+        raise UserError(f"{wrong} `fastr {name}{by} --help` lists all options{of}.") from None
     refuse_empty(arguments)
     return options  # pyright: ignore[reportReturnType]
 

@@ -38,7 +38,7 @@ METHODS: dict[str, AgentConfig] = {
 }
 RANDOM_FRAMES: dict[str, int] = {"td7": 50_000}
 """Warm-up where it is not the protocol's 10,000 frames (Table hyperparams)."""
-OWN = " One of your own needs `fastr --import MODULE` first."
+OWN = " One of your own needs `fastr --import MODULE` first, or in Python `import MODULE`."
 """What to tell a user whose method is not there."""
 
 

@@ -80,7 +80,9 @@ def compared_curves(
 
     Levels are returns that belong to no frame, drawn as dashed lines.
     """
-    with picture(path, xlabel=FRAMES, ylabel=RETURN, title=title) as axes:
+    several = any(len(seeds) > 1 for seeds in curves.values())
+    said = f"{RETURN}\n(mean and standard deviation over seeds)" if several else RETURN
+    with picture(path, xlabel=FRAMES, ylabel=said, title=title) as axes:
         for name, seeds in curves.items():
             frames = [frame for frame, _ in seeds[0]]
             returns = np.array([[value for _, value in curve] for curve in seeds])

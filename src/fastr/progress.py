@@ -106,10 +106,10 @@ LINE_SECONDS = 15.0
 
 
 @contextlib.contextmanager
-def stage(what: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
+def stage(what: str, total: int, unit: str, first: str = "") -> Iterator[Callable[..., None]]:
     """A bar for one stage of a command, or a line now and then; yields `advance(count, figures)`.
 
-    Everything goes to stderr.
+    Everything goes to stderr. What comes first is named where it takes long.
     """
     console = Console(file=sys.stderr)
     bar = Progress(
@@ -121,7 +121,9 @@ def stage(what: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
         console=console,
         disable=not console.is_terminal,
     )
-    task = bar.add_task(what, total=total, figures="")
+    task = bar.add_task(what, total=total, figures=first)
+    if first and not console.is_terminal:
+        say(f"{what}: {first}")
     begun = said = time.monotonic()
     done = 0
 

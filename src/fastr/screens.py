@@ -1,7 +1,6 @@
 """Where pictures go: a film on disk, or a window."""
 
 import contextlib
-import os
 import time
 import warnings
 from collections.abc import Callable, Generator
@@ -47,7 +46,12 @@ class Film:
             self.writer = self.writer or self.begun(*picture.shape[:2])
             self.writer.send(np.ascontiguousarray(picture))
         except OSError as error:
-            raise UserError(f"{self.path} cannot be written ({last_line(error)}).") from None
+            # imageio_ffmpeg appends the whole command; ffmpeg itself has spoken on stderr.
+            cause = str(error).partition("\n")[0] or type(error).__name__
+            said = (
+                f"{self.path} cannot be written: ffmpeg, whose words stand above, ended ({cause})."
+            )
+            raise UserError(said) from None
         self.advance(1)
         return True
 
@@ -86,14 +90,13 @@ def check_film(path: Path) -> None:
         missing = f"there is no directory {path.parent}"
         reason = "it is a directory" if path.is_dir() else missing
         raise UserError(f"--video {path} cannot be written: {reason}.")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"--video {path} cannot be written: permission denied.")
-
-
-def last_line(error: OSError) -> str:
-    """The end of what ffmpeg had to say."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise UserError(f"--video {path} cannot be written: {error.strerror}.") from None
+    if new:
+        path.unlink()
 
 
 class Window:

@@ -89,7 +89,7 @@ class Collect:
     """Whose transitions: those of the run's replay (default for a run), of its greedy or exploring
     policy at the newest checkpoint, or of uniformly random actions (default for a task)."""
     transitions: Maybe[int] = None
-    """How many to play, over all seeds together (default 100,000); a replay is written whole."""
+    """How many to play, over all seeds together (default 100000); a replay is written whole."""
     seeds: Several[int] = ()
     """Seeds to play with, one simulator each (default: the run's, or 0 for a task)."""
     frame_skip: Maybe[int] = None

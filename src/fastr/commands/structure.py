@@ -81,7 +81,7 @@ class Ablation:
                     f"{line['multiply_adds_per_update']:.3g}",
                     line["nce_dimension"] or "",
                     line["return_mean"],
-                    line["return_std"],
+                    line["return_std"] if line["seeds"] > 1 else "one seed",
                 )
                 for line in lines
             ],

@@ -112,7 +112,12 @@ def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[di
     """The rows of every run, one after the other in OUT/NAME; all are possible, or none begins."""
     for name, config in configs.items():
         check_possible(config, out / name)
-    return {name: finished_rows(config, out / name) for name, config in configs.items()}
+    found = {}
+    for number, (name, config) in enumerate(configs.items(), start=1):
+        # The lines of a training have its task alone, which all of them share.
+        say(f"{name}: run {number} of {len(configs)}")
+        found[name] = finished_rows(config, out / name)
+    return found
 
 
 def as_stored(config: TrainConfig) -> Any:

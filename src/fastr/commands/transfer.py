@@ -82,7 +82,11 @@ class Transfer:
             config = from_json(directory.config["train"])
             require_imported(config.task, path)
             if not isinstance(config.agent, SpectralConfig):
-                raise UserError(f"{path} was trained by {config.method}, which has no encoder.")
+                raise UserError(
+                    f"{path} was trained by {config.method}, which has no encoder to keep: from "
+                    f"scratch it is `fastr train {shlex.quote(self.shifted(config))} "
+                    f"--method {config.method}`."
+                )
             # In the end its policies are played unadapted, also beside one from scratch.
             directory.latest()
             kept = part_to_keep(config.agent.representation)
@@ -98,12 +102,16 @@ class Transfer:
 
     def condition(self, path: Path, source: TrainConfig, keep: Keep) -> Condition:
         """One run: the source's configuration on the shifted body."""
-        task = f"{source.task}{'+' if '@' in source.task else '@'}{self.shift}"
         agent = replace(source.agent, keep=keep)
         frames = source.frames if self.frames is None else self.frames
         origin = "" if keep == "nothing" else str(path.resolve())
+        task = self.shifted(source)
         config = replace(source, task=task, agent=agent, frames=frames, source=origin)
         return Condition(path, keep, config)
+
+    def shifted(self, source: TrainConfig) -> str:
+        """The source's task with the shift behind those it has."""
+        return f"{source.task}{'+' if '@' in source.task else '@'}{self.shift}"
 
     def report(self, conditions: Sequence[Condition], rows: dict[str, list], out: Path) -> int:
         """Table, curves and what moved."""

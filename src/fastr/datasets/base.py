@@ -121,8 +121,8 @@ def refuse_not_finite(source: Source, column: str, values: np.ndarray, chunk: Ch
     row, coordinate = np.argwhere(~np.isfinite(values))[0]
     raise UserError(
         f"{source.path}: column {source.columns[column]}, {chunk.label} {chunk.first + row}, "
-        f"coordinate {coordinate} is {values[row, coordinate]}; every number must be finite: "
-        "remove or repair these rows."
+        f"coordinate {coordinate} is {values[row, coordinate]} in float32; every number must be "
+        "finite, and smaller than 3.4e38: remove or repair these rows."
     )
 
 

@@ -39,7 +39,8 @@ def advice(column: str, present: set[str]) -> str:
         "state": "one row of numbers per transition",
         "action": "one row of numbers per transition",
         "next_state": "what the state was one step later",
-        "episode": "a whole number per transition that says which episode it belongs to",
+        "episode": "a whole number per transition that says which episode it belongs to; "
+        "docs/misfit.md makes it from marks of the ends",
     }[column]
     return f"add it ({what}; also read as {', '.join(NAMES[column][1:])}); the file has {listed}"
 

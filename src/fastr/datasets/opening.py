@@ -22,7 +22,7 @@ def open_source(name: str) -> Source:
         if path.suffix.lower() not in FILES:
             raise UserError(
                 f"{path} ends in {path.suffix or 'nothing'}; a dataset is a .npz or .parquet "
-                "file, a Minari directory or a run directory."
+                "file, a Minari directory or a run directory (docs/misfit.md shows how to convert)."
             )
         if path.stat().st_size == 0:
             raise UserError(f"{path} is empty: it has no content at all.")

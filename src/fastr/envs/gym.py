@@ -32,8 +32,10 @@ class Gym(Simulator):
 
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
         """Start the episode that Gymnasium draws from this seed."""
-        observation, _ = self._env.reset(seed=seed)
-        return self._flat(observation)
+        found = self._env.reset(seed=seed)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise TypeError("reset() must return an observation and a dictionary of information")
+        return self._flat(found[0])
 
     def robot(self) -> Robot | None:
         """The model of a MuJoCo environment whose observations can be had at any time."""
@@ -52,7 +54,7 @@ class Gym(Simulator):
     def _advance(self, control: np.ndarray) -> Frame:
         action = control.astype(self._actions.dtype)
         self._seen, reward, terminated, truncated, _ = self._env.step(action)
-        return Frame(float(reward), bool(terminated), bool(truncated))
+        return Frame(_number(reward), bool(terminated), bool(truncated))
 
     def _observation(self) -> Any:
         return self._seen
@@ -63,6 +65,15 @@ class Gym(Simulator):
         # Gymnasium fixes an image's size when it makes the environment: scale it, do not stretch.
         image = Image.fromarray(np.asarray(self._env.render()).astype(np.uint8, copy=False))
         return np.array(ImageOps.pad(image, (width, height), Image.Resampling.BILINEAR))
+
+
+def _number(reward: Any) -> float:
+    """The reward as a number, or what it is instead."""
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        found = f"an array of shape {reward.shape}" if hasattr(reward, "shape") else repr(reward)
+        raise TypeError(f"the reward is {found:.200}; it must be one number") from None
 
 
 def _gym_env(name: GymTask, render_mode: str | None) -> Any:
@@ -89,6 +100,8 @@ def _refusal(name: GymTask, error: Exception) -> str:
         type(error) is gymnasium.error.Error and str(error).startswith("No registered env")
     )
     cause = error.__cause__
+    if isinstance(cause, ModuleNotFoundError) and module.endswith(".py"):
+        return f"A module is named without its .py: write {module[:-3]}:{identifier}."
     if isinstance(cause, ModuleNotFoundError) and cause.name in (module, module.split(".")[0]):
         return (
             f"There is no Python module {cause.name} to make {name.name} with: install it, or put "

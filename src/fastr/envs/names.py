@@ -77,7 +77,8 @@ def parse(task: str) -> SuiteTask | GymTask:
     if re.search(r"-v\d+$|/", task) and _GYM_NAME.fullmatch(task):
         hint = f" Gymnasium environments are written gym:{task}."
     else:
-        hint = nearest(task, tasks())
+        own = " An environment of your own is written my_module:MyRobot-v0 (docs/own-robot.md)."
+        hint = nearest(task, tasks()) or own
     raise UserError(f"{task!r} is not a DM Control Suite task.{hint}")
 
 

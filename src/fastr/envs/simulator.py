@@ -91,9 +91,15 @@ class Simulator(Environment):
         parts = [observation] if self._keys is None else [observation[key] for key in self._keys]
         # What float32 cannot hold becomes infinite, which the pool reports in its own words.
         with np.errstate(over="ignore"):
-            return np.concatenate(
+            state = np.concatenate(
                 [np.ravel(part) for part in parts], dtype=np.float32, casting="unsafe"
             )
+        # Nobody behind this would see it: one number is broadcast to the place of many.
+        if len(state) != self.spec.state_dim:
+            raise ValueError(
+                f"the observation is of size {len(state)}, its space of size {self.spec.state_dim}"
+            )
+        return state
 
 
 def require_divisor(name: SuiteTask | GymTask, frame_skip: int, frames: int) -> None:

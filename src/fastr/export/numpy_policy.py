@@ -24,7 +24,14 @@ class Policy:
 
     def __call__(self, observation, output="action"):
         """Actions in the environment's units, or in [-1, 1] if output="normalized_action"."""
-        values = {"observation": np.asarray(observation, np.float32)}
+        observation = np.asarray(observation, np.float32)
+        entries = sum(part["size"] for part in self.facts["observation"])
+        if observation.shape[-1:] != (entries,):  # one number would do for all, by broadcasting
+            raise ValueError(
+                f"The observation's shape is {observation.shape}; it must be ({entries},), or "
+                f"(n, {entries}) for several."
+            )
+        values = {"observation": observation}
         for step in self.facts["steps"]:
             inputs = [values[name] for name in step["inputs"]]
             arrays = [self.arrays[name] for name in step["arrays"]]

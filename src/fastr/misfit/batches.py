@@ -34,6 +34,8 @@ class Prepared:
     split: Split
     scales: Scales
     """On the host."""
+    still: tuple[int, ...]
+    """Action coordinates that never vary over the training part's sample."""
 
     @property
     def spec(self) -> EnvSpec:
@@ -64,8 +66,9 @@ def prepare(store: Store, config: MisfitConfig) -> Prepared:
                 "a smaller --batch-size."
             )
     sample = generator(config.split_seed, SAMPLE).permutation(parts.train)[:SAMPLE_ROWS]
+    sampled = store.rows[np.sort(sample)]
     scales = scales_of(
-        store.rows[np.sort(sample)],
+        sampled,
         (store.action_low, store.action_high),
         store.about,
         config.predictor.fourier_targets,
@@ -76,7 +79,23 @@ def prepare(store: Store, config: MisfitConfig) -> Prepared:
             f"{store.about.name}: no coordinate of its next states varies over the training part, "
             "so there is nothing to predict: check how the data was recorded."
         )
-    return Prepared(store, parts, scales)
+    return Prepared(store, parts, scales, still_actions(store, sampled))
+
+
+def still_actions(store: Store, sampled: Float32[np.ndarray, "rows packed"]) -> tuple[int, ...]:
+    """Action coordinates that never vary in these rows; UserError if none does.
+
+    What does not depend on the action is of CP form: it would pass for a factorization that fits.
+    """
+    spec = store.about.spec
+    actions = sampled[:, spec.state_dim : spec.state_dim + spec.action_dim]
+    still = np.flatnonzero(np.ptp(actions, axis=0) == 0.0)
+    if len(still) == spec.action_dim:
+        raise UserError(
+            f"{store.about.name}: no coordinate of its actions varies over the training part, so "
+            "it cannot show what they do: check how the data was recorded."
+        )
+    return tuple(still.tolist())
 
 
 def generator(*numbers: int) -> np.random.Generator:

@@ -92,7 +92,8 @@ def trained(prepared: Sequence[Prepared], config: MisfitConfig) -> list[Fitted]:
     found: dict[int, Fitted] = {}
     for places, members in groups(prepared, config.predictor.batch_size):
         names = ", ".join(one.store.about.name for one in members)
-        with stage(f"training on {names}", updates_of(members, config), "updates") as advance:
+        updates = updates_of(members, config)
+        with stage(f"training on {names}", updates, "updates", "compiling") as advance:
             found |= dict(zip(places, fit(members, config, advance), strict=True))
     return [found[place] for place in range(len(prepared))]
 
@@ -106,6 +107,7 @@ def result(source: Source, prepared: Prepared, fitted: Fitted, config: MisfitCon
         task=store.about.task,
         provenance=store.about.provenance,
         spec=store.about.spec,
+        still=prepared.still,
         episodes=store.episode_count,
         parts={
             name: {

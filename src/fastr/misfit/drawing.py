@@ -28,6 +28,7 @@ def draw_curves(tested: Tested, chance: float, path: Path) -> None:
                     label=NAMES[kind] if i == 0 else None,
                 )
         axes.set(xlabel="epoch", ylabel=f"validation {title}")
+        axes.locator_params(axis="x", integer=True)
         axes.grid(alpha=0.3)
     both[0].axhline(chance, color="grey", linestyle=":", label="chance, ln(batch)")
     both[0].legend(frameon=False)
@@ -41,13 +42,17 @@ def draw_misfits(datasets: Sequence[dict[str, Any]], path: Path) -> None:
     pyplot = plotting()
     height = 1.8 + 0.5 * len(datasets)
     figure, both = pyplot.subplots(1, 2, figsize=(10, height), layout="constrained", sharey=True)
-    for axes, key, unit in ((both[0], "nce_misfit", "nats"), (both[1], "moment_misfit", "share")):
+    for axes, key, title in (
+        (both[0], "nce_misfit", "NCE misfit (nats)"),
+        (both[1], "moment_misfit", "moment misfit (share of variance)"),
+    ):
         for i, entry in enumerate(datasets):
             misfit = entry[key]
             axes.plot([misfit["low"], misfit["high"]], [i, i], color="tab:blue", linewidth=3)
             axes.plot([seed[key] for seed in entry["seeds"]], [i] * len(entry["seeds"]), "k.")
         axes.axvline(0.0, color="grey", linewidth=1)
-        axes.set(xlabel=f"{key.replace('_', ' ')} ({unit}),\nCP less joint, test part")
+        said = "CP less joint, test part; bar: 95% interval, dots: training seeds"
+        axes.set_xlabel(f"{title}\n{said}")
         axes.grid(alpha=0.3, axis="x")
     names = [entry["name"] for entry in datasets]
     both[0].set_yticks(range(len(datasets)), names, parse_math=False)

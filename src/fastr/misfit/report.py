@@ -25,6 +25,8 @@ class Tested:
     task: str | None
     provenance: dict[str, Any]
     spec: EnvSpec
+    still: tuple[int, ...]
+    """Action coordinates that never vary."""
     episodes: int
     parts: dict[str, dict[str, int]]
     """Transitions and episodes of each part of the split."""
@@ -59,6 +61,7 @@ def summarized(tested: Tested, protocol: Protocol) -> dict[str, Any]:
     chance = math.log(protocol.batch_size)
     evidence = Evidence(
         spec=tested.spec,
+        still=tested.still,
         nce=nce,
         nce_known=chance - means[1, 0],
         chance=chance,

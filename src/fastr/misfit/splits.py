@@ -35,7 +35,7 @@ def split(
         parts = cut(rows, generator, "transitions")
         return Split(*(np.sort(part) for part in parts))
     numbers = np.unique(episodes[rows])
-    parts = cut(numbers, generator, "episodes")
+    parts = cut(numbers, generator, "episodes" if limit is None else "episodes within --limit")
     return Split(*(rows[np.isin(episodes[rows], part)] for part in parts))
 
 

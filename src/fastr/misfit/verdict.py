@@ -29,6 +29,8 @@ class Evidence:
     """What a verdict is made from."""
 
     spec: EnvSpec
+    still: tuple[int, ...]
+    """Action coordinates that never vary."""
     nce: Estimate
     nce_known: float
     """What the joint predictor knows, in nats: ln(batch) less its test loss."""
@@ -205,6 +207,12 @@ def doubtful_sentence(nce_size: Size, moment_size: Size, spec: EnvSpec) -> str:
 def doubts(evidence: Evidence, nce_size: Size, moment_size: Size) -> list[str]:
     """Reasons to trust the verdict less."""
     found = []
+    if evidence.still:
+        found.append(
+            f"Of {evidence.spec.action_dim} action coordinates {len(evidence.still)} never vary "
+            f"(number {', '.join(map(str, evidence.still))}, from 0): what they do is not in this "
+            "data."
+        )
     if evidence.seeds < 3:
         found.append(
             f"Only {evidence.seeds} training seed(s): how much training itself varies is hardly "
