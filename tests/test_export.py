@@ -42,6 +42,7 @@ from saved_runs import FRAMES, SEEDS, save_run, tiny_agent
 ROOT = Path(__file__).parent.parent
 SPEC = EnvSpec(3, 1)
 BOUNDS = Bounds(np.array([-0.7]), np.array([5.1]))
+FACTS = {"observation": [{"name": "all", "first": 0, "size": SPEC.state_dim}]}
 
 
 def policy_of(method, *, normalize):
@@ -94,8 +95,7 @@ def test_every_method_acts_alike_in_onnxruntime_and_numpy(method, normalize):
     )
     np.testing.assert_allclose(normalized, expected, atol=1e-5)
     np.testing.assert_allclose(actions, scaled, atol=2.9e-5)
-    facts = {"observation": [{"name": "all", "first": 0, "size": SPEC.state_dim}]}
-    elsewhere = numpy_policy.parsed(safetensors_bytes(program, facts))
+    elsewhere = numpy_policy.parsed(safetensors_bytes(program, FACTS))
     np.testing.assert_allclose(elsewhere(states, "normalized_action"), expected, atol=1e-5)
     np.testing.assert_allclose(elsewhere(states), scaled, atol=2.9e-5)
     np.testing.assert_allclose(elsewhere(states[0]), scaled[0], atol=2.9e-5)
@@ -384,7 +384,7 @@ def test_a_policy_that_rounds_much_may_be_rounded_as_much(saved):
     steep = jax.tree.map(lambda leaf: np.float32(16) * leaf, policy_of("fastr", normalize=False))
     trained = replace(fastr.load(saved), _policies=jax.tree.map(lambda leaf: leaf[None], steep))
     states = observations_for(steep, 4000)
-    act = safetensors_actions(safetensors_bytes(Program.of(steep, BOUNDS), {}))
+    act = safetensors_actions(safetensors_bytes(Program.of(steep, BOUNDS), FACTS))
     file = Path("policy.safetensors")
     assert TOLERANCE < check_agreement(act, trained, states, file) < 1e-3
     with pytest.raises(RunError, match="is not written"):
