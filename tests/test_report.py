@@ -205,6 +205,25 @@ def test_runs_that_differ_in_much_are_numbered(tmp_path):
     assert "settings 2: frame_skip=1, random_frames=5, eval_episodes=3" in other.notes
 
 
+def test_the_same_number_is_the_same_settings_whatever_the_method(tmp_path):
+    usual = {"eval_episodes": 10, "frame_skip": 2, "random_frames": 10_000}
+    other, third = (dict.fromkeys(usual, n) for n in (1, 4))
+    for method, both in (("fastr", (usual, other)), ("td3", (third, other))):
+        for i, options in enumerate(both):
+            write_run(tmp_path / f"{method}-{i}", "walker-walk", method, (i,), **options)
+    found = {label: final.notes for (_, label), final in numbers(tmp_path).items()}
+    said = {
+        i: {note for notes in found.values() for note in notes if f"settings {i}:" in note}
+        for i in (1, 2, 3)
+    }
+    assert {label.partition(", ")[2] for label in found} == {
+        "settings 1",
+        "settings 2",
+        "settings 3",
+    }
+    assert [len(notes) for notes in said.values()] == [1, 1, 1]
+
+
 def test_a_run_repeated_is_not_averaged_with_itself(tmp_path):
     for name in ("a", "b"):
         write_run(tmp_path / name, "walker-walk", "fastr", (0,))

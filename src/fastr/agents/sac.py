@@ -54,7 +54,7 @@ class SACConfig:
     normalize_observations: bool = False
     """Scale observations by running statistics (App. Shared Training Protocol)."""
     precision: Precision = "float32"
-    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in hidden
+    """Arithmetic of matrix products: float32, tf32 (on a CPU the same), or bfloat16 in hidden
     layers with float32 parameters, sums and outputs."""
 
     def __post_init__(self):

@@ -53,7 +53,7 @@ class TD3Config:
     normalize_observations: bool = True
     """Scale observations by running statistics, as FaStR does."""
     precision: Precision = "float32"
-    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in hidden
+    """Arithmetic of matrix products: float32, tf32 (on a CPU the same), or bfloat16 in hidden
     layers with float32 parameters, sums and outputs."""
 
     def __post_init__(self):

@@ -61,7 +61,7 @@ class TD7Config:
     normalize_observations: bool = False
     """Scale observations by running statistics (App. Shared Training Protocol)."""
     precision: Arithmetic = "float32"
-    """Arithmetic of matrix products: float32, or tf32 (accelerators only)."""
+    """Arithmetic of matrix products: float32, or tf32 (on a CPU the same)."""
 
     def __post_init__(self):
         require(self, "batch_size", low=1, high=LARGEST_BATCH)

@@ -46,7 +46,7 @@ class PredictorConfig:
     epochs: int = 50
     """Passes over the training part."""
     precision: Precision = "float32"
-    """Arithmetic of matrix products: float32, tf32 or bfloat16 (accelerators)."""
+    """Arithmetic of matrix products: float32, tf32 (on a CPU the same) or bfloat16."""
 
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "fourier_targets", low=1)

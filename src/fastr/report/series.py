@@ -186,14 +186,14 @@ def spelled(
     for one in found:
         groups.setdefault(kind(one), []).append(one)
     odd = {key: differing(group, options) for key, group in groups.items()}
-    numbered: dict[tuple[str, ...], dict[str, str]] = {}
+    # Over all kinds: one number for the same options, whatever method they are of.
+    numbered: dict[str, str] = {}
     result = []
     for one in found:
         own = [name for name in odd[kind(one)] if name in one.settings]
         said = ", ".join(f"{name.split('.')[-1]}={shown(one.settings[name])}" for name in own)
         if len(own) > FEW:
-            known = numbered.setdefault(kind(one), {})
-            number = known.setdefault(said, f"settings {len(known) + 1}")
+            number = numbered.setdefault(said, f"settings {len(numbered) + 1}")
             result.append(named(noted(one, f"{number}: {said}"), number))
         else:
             result.append(named(one, said))

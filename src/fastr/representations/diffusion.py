@@ -41,7 +41,7 @@ class DiffusionConfig:
     """Bound on the noisy state, 0 for none (the paper states 10, which no code applies in
     training; docs/methods.md)."""
     precision: Precision = "float32"
-    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in hidden
+    """Arithmetic of matrix products: float32, tf32 (on a CPU the same), or bfloat16 in hidden
     layers with float32 parameters, sums and outputs."""
 
     def __post_init__(self):

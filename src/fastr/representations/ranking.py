@@ -50,7 +50,7 @@ class RankingConfig(abc.ABC):
     head_dim: int = 512
     """Hidden units after the Fourier features, in critic and reward head (App. FaStR)."""
     precision: Precision = "float32"
-    """Arithmetic of matrix products: float32, tf32 (accelerators only), or bfloat16 in hidden
+    """Arithmetic of matrix products: float32, tf32 (on a CPU the same), or bfloat16 in hidden
     layers and scores with float32 parameters, sums, softmax and outputs."""
 
     @property
