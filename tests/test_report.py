@@ -19,6 +19,7 @@ from fastr.report.finals import finals
 from fastr.report.published import published
 from fastr.report.reading import read
 from fastr.report.returns import published_rows
+from fastr.report.sections import efficiency_section
 from fastr.report.series import united
 from fastr.report.writing import Choices, sections
 from report_inputs import EVALUATIONS, grid_of_runs, misfit_report, write_run
@@ -128,13 +129,13 @@ def test_the_page_asks_for_nothing(report):
     assert not re.findall(r"(?:src|href)=[\"']?(?:https?:)?//", page)
 
 
-def test_a_page_with_a_table_that_has_no_rows(tmp_path, capsys):
-    """No return above zero, so none to be reached."""
+def test_a_page_of_a_task_without_returns_above_zero(tmp_path, capsys):
     write_run(tmp_path / "run", "gym:Pendulum-v1", "td3", (0,), -900.0)
     assert run(["report", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
     capsys.readouterr()
     page = (tmp_path / "out" / "index.html").read_text()
-    assert re.search(r"<tbody>\s*</tbody>", page)
+    assert not re.search(r"<tbody>\s*</tbody>", page)
+    assert "no mean is above zero: gym:Pendulum-v1" in page
     assert ">gym:Pendulum-v1</th>" in page
 
 
@@ -222,6 +223,22 @@ def test_the_same_number_is_the_same_settings_whatever_the_method(tmp_path):
         "settings 3",
     }
     assert [len(notes) for notes in said.values()] == [1, 1, 1]
+
+
+def test_tasks_without_returns_above_zero_are_left_out_of_efficiency_by_name(tmp_path):
+    write_run(tmp_path / "a", "walker-walk", "fastr", (0,), -5.0)
+    found = tuple(numbers(tmp_path).values())
+    section = efficiency_section(found, ())
+    assert section.grids == ()
+    assert section.paragraphs == (
+        "Left out, as no mean is above zero: walker-walk. --reach names returns.",
+    )
+    (grid,) = efficiency_section(found, (-3.0,)).grids
+    assert [row[0].text for row in grid.rows] == ["walker-walk"]
+    write_run(tmp_path / "b", "dog-run", "fastr", (0,), 5.0)
+    both = efficiency_section(tuple(numbers(tmp_path).values()), ())
+    assert {row[0].text for row in both.grids[0].rows} == {"dog-run"}
+    assert both.paragraphs == section.paragraphs
 
 
 def test_a_run_repeated_is_not_averaged_with_itself(tmp_path):

@@ -146,7 +146,11 @@ def efficiency_section(found: Sequence[Final], wanted: Sequence[float]) -> Secti
             else "Returns: 50 % and 90 % of the best final mean on the task.",
         ),
     )
-    return Section("efficiency", "Sample efficiency", (), (), (grid,))
+    shown = {row[0].text for row in rows}
+    absent = [task for task in dict.fromkeys(one.task for one in found) if task not in shown]
+    left_out = f"Left out, as no mean is above zero: {', '.join(absent)}. --reach names returns."
+    text = (left_out,) if absent else ()
+    return Section("efficiency", "Sample efficiency", text, (), (grid,) if rows else ())
 
 
 def clock_section(found: Sequence[Final], price: float | None) -> Section | None:
