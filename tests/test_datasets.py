@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pwd
 import re
 import tempfile
 import zipfile
@@ -162,6 +163,14 @@ def test_installed_minari_datasets_are_found_by_name(tmp_path, monkeypatch):
     assert open_source("team/robot-v2").about.rows == 20
     with pytest.raises(UserError, match="does not exist"):
         open_source("../robot-v2")
+
+
+def test_a_user_without_a_home_has_no_installed_datasets(monkeypatch):
+    monkeypatch.delenv("MINARI_DATASETS_PATH", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(UserError, match="team/robot-v2 does not exist"):
+        open_source("team/robot-v2")
 
 
 @given(name=st.text(st.characters(codec="utf-8", exclude_characters="/\0"), max_size=12))

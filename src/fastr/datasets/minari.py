@@ -101,7 +101,8 @@ def is_minari(path: Path) -> bool:
 def installed(identifier: str) -> Path:
     """Where Minari keeps the dataset of this name (D4RL/door/human-v2)."""
     root = os.environ.get("MINARI_DATASETS_PATH")
-    return (Path(root) if root else Path.home() / ".minari" / "datasets") / identifier
+    # Not Path.home(), which raises for a user without one.
+    return Path(root or os.path.expanduser("~/.minari/datasets")) / identifier
 
 
 def data_folder(path: Path) -> Path:
