@@ -18,7 +18,7 @@ import toy_envs  # noqa: F401  (a run on a module's task is only played if that 
 from fastr import envs
 from fastr.cli import run
 from fastr.errors import UserError
-from fastr.screens import Film
+from fastr.screens import Film, check_film
 from fastr.tiles import Strongest, Tile, canvas_size, drawn, grid, mosaic, tile_height
 from saved_runs import SEEDS, save_run
 
@@ -216,6 +216,16 @@ def test_the_strongest_are_the_largest_and_keep_their_places(vectors):
 
 def test_fewer_coordinates_than_places_are_all_shown():
     assert [index for index, _ in Strongest(8).update(np.array([1.0, -2.0]))] == [1, 0]
+
+
+def test_trying_whether_a_film_can_be_written_changes_nothing(tmp_path):
+    old, link = tmp_path / "old.mp4", tmp_path / "link.mp4"
+    old.write_bytes(b"film")
+    link.symlink_to(tmp_path / "new.mp4")
+    for path in (old, link, tmp_path / "other.mp4"):
+        check_film(path)
+    assert sorted(tmp_path.iterdir()) == [link, old]
+    assert old.read_bytes() == b"film"
 
 
 def test_a_film_that_breaks_off_is_named_with_its_cause(tmp_path, monkeypatch):

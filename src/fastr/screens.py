@@ -96,7 +96,8 @@ def check_film(path: Path) -> None:
     except OSError as error:
         raise UserError(f"--video {path} cannot be written: {error.strerror}.") from None
     if new:
-        path.unlink()
+        # Where a link leads to nothing yet, what it leads to was made.
+        path.resolve().unlink()
 
 
 class Window:
