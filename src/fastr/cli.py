@@ -4,9 +4,11 @@ import contextlib
 import errno
 import io
 import os
+import shlex
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
@@ -199,10 +201,10 @@ def place_in_module(error: BaseException) -> str:
 
 
 def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
-    """The command of this name with its options; a sweep's own commands need the imports too."""
+    """The command of this name with its options; commands that it names need the imports too."""
     known = [*ON_TASKS, *OTHERS, "misfit", "sweep"]
     if name in ON_TASKS:
-        return task_command(name, imported(ON_TASKS[name]), list(arguments))
+        return task_command(name, imported(ON_TASKS[name]), list(arguments), imports)
     if name in OTHERS:
         return parsed(name, imported(OTHERS[name]), list(arguments))
     if name == "misfit":
@@ -221,15 +223,17 @@ def imported(place: str) -> Any:
     return getattr(import_module(f"fastr.commands.{module}"), name)
 
 
-def task_command(name: str, kind: type[Any], arguments: list[str]) -> Any:
+def task_command(name: str, kind: type[Any], arguments: list[str], imports: tuple[str, ...]) -> Any:
     """A command on a task: method and preset choose the defaults of all other options."""
     from fastr.config import METHODS, grounded, on_this_device, preset
     from fastr.methods import OWN
+    from fastr.units import importing
 
     method = choice(arguments, "--method", tuple(METHODS), "fastr", OWN)
     sizes = choice(arguments, "--preset", get_args(Preset), "paper")
     default = kind(config=on_this_device(preset("", method, sizes)))
-    options = parsed(name, kind, arguments, default, "" if method == "fastr" else method)
+    asking = ("fastr", *importing(imports), name, "--method", method)
+    options = parsed(name, kind, arguments, default, () if method == "fastr" else asking)
     if not options.config.task:
         raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
     return replace(options, config=grounded(options.config))
@@ -289,11 +293,11 @@ def parsed(
     kind: type[Options],
     arguments: list[str],
     default: Options | None = None,
-    method: str = "",
+    asking: Sequence[str] = (),
 ) -> Options:
     """Options from arguments; what the parser has to say comes as one sentence.
 
-    They are those of a method, where one is named: another may have what this one has not.
+    With words to ask for help by where the command's name is not enough: methods differ in theirs.
     """
     import tyro
 
@@ -317,8 +321,9 @@ def parsed(
         if not stop.code:
             raise
         wrong = one_sentence(said.getvalue(), usage_of(name))
-        by, of = (f" --method {method}", f" of {method}") if method else ("", "")
-        raise UserError(f"{wrong} `fastr {name}{by} --help` lists all options{of}.") from None
+        words = shlex.join([*(asking or ("fastr", name)), "--help"])
+        of = f" of {asking[-1]}" if asking else ""
+        raise UserError(f"{wrong} `{words}` lists all options{of}.") from None
     refuse_empty(arguments)
     return options  # pyright: ignore[reportReturnType]
 
