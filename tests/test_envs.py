@@ -268,6 +268,13 @@ def test_episode_seeds_differ_and_stay_what_they_were():
     assert episode_seed(3, 14, "evaluate") == expected | 1
 
 
+class Lenient(np.ndarray):
+    """An array as NumPy before 2.4 has it, where one entry is a number."""
+
+    def __float__(self):
+        return float(self.item())
+
+
 @pytest.mark.parametrize(
     ("method", "returned", "said"),
     [
@@ -276,6 +283,7 @@ def test_episode_seeds_differ_and_stay_what_they_were():
         # The one that would be broadcast.
         ("step", (np.zeros(1), 0.0, False, False, {}), "the observation is of size 1"),
         ("step", (np.zeros(3), np.ones(1), False, False, {}), "an array of shape (1,)"),
+        ("step", (np.zeros(3), Lenient(1), False, False, {}), "an array of shape (1,)"),
         ("step", (np.zeros(3), None, False, False, {}), "the reward is None"),
     ],
 )

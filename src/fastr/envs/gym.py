@@ -1,5 +1,6 @@
 """Gymnasium's environments; gymnasium is imported when one of them is loaded."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -69,11 +70,12 @@ class Gym(Simulator):
 
 def _number(reward: Any) -> float:
     """The reward as a number, or what it is instead."""
-    try:
-        return float(reward)
-    except (TypeError, ValueError):
-        found = f"an array of shape {reward.shape}" if hasattr(reward, "shape") else repr(reward)
-        raise TypeError(f"the reward is {found:.200}; it must be one number") from None
+    # NumPy before 2.4 takes an array of one entry for a number.
+    if not (isinstance(reward, np.ndarray) and reward.ndim):
+        with contextlib.suppress(TypeError, ValueError):
+            return float(reward)
+    found = f"an array of shape {reward.shape}" if hasattr(reward, "shape") else repr(reward)
+    raise TypeError(f"the reward is {found:.200}; it must be one number")
 
 
 def _gym_env(name: GymTask, render_mode: str | None) -> Any:
