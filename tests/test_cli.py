@@ -88,7 +88,7 @@ WRONG = {
     "no module": (["info", "no_such_package:Robot-v0"], ["no_such_package"]),
     "too many seeds": (
         ["train", "walker-walk", "--seeds", *map(str, range(1_000)), "--frames", "100000000"],
-        ["1000 seed(s)", "MiB", "at most", "--replay-capacity"],
+        ["1,000 seeds of fastr would take about", "MiB", "at most", "--replay-capacity"],
     ),
     "relative module": (["--import", ".x", "info", "walker-walk"], ["--import .x", "PYTHONPATH"]),
     "nothing to import": (["--import"], ["--import needs the name of a Python module, and then"]),

@@ -272,13 +272,13 @@ def test_the_card_says_what_the_policy_is(exported):
         "| trained for | 4,000 frames",
         "commit 0123abc with local changes",
         "| licence | CC-BY-4.0 |",
-        "over 2 episode(s)",
-        "mean -700.0 over 10 episode(s) for this seed; -800.0 over the run's training seeds 5, 7",
+        "over 2 episodes,",
+        "mean -700.0 over 10 episodes for this seed; -800.0 over the run's training seeds 5, 7",
         "| `observation` | float32 | (batch, 3) |",
         "| `action` | float32 | (batch, 1) |",
         "| 0 to 2 | observation |",
         "| 0 | actuator 0 | -2 | 2 |",
-        "held for 1 frame(s)",
+        "held for 1 frame,",
         "## Intended use",
     ):
         assert words in card, words

@@ -539,7 +539,7 @@ def test_the_figure_joins_reports_with_returns(tmp_path, capsys):
     assert "dog-run" in missing(found)[0]
     arguments = ["misfit-figure", str(tmp_path), "--returns", str(table), str(curves)]
     assert run([*arguments, "--out", str(tmp_path / "figure.png")]) == 0
-    assert "2 marker(s)" in capsys.readouterr().out
+    assert ": 2 markers\n" in capsys.readouterr().out
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     assert (tmp_path / "figure.csv").read_text().splitlines()[1].startswith("walker-walk,a,6,0.1")
     (tmp_path / "folder.png").mkdir()

@@ -50,7 +50,8 @@ def test_datasets_that_train_side_by_side_are_counted(monkeypatch):
     memory.check_fits(CONFIG, SPEC, 3)
     monkeypatch.setattr(memory, "free_bytes", lambda: needed - 1)
     memory.check_fits(CONFIG, SPEC, 2)
-    said = f"3 datasets with 3 seeds need about {needed // MEBIBYTE:,} MiB.*one dataset at a time"
+    size = f"{needed // MEBIBYTE:,} MiB"
+    said = f"3 datasets with 3 seeds would take about {size}.*one dataset at a time"
     with pytest.raises(UserError, match=said):
         memory.check_fits(CONFIG, SPEC, 3)
 
@@ -62,7 +63,7 @@ def test_what_does_not_fit_side_by_side_does_not_begin(tmp_path, monkeypatch):
     alone = len(config.seeds) * memory.cell_bytes(config, EnvSpec(3, 2))
     monkeypatch.setattr(memory, "free_bytes", lambda: alone)
     monkeypatch.setattr("fastr.misfit.diagnose.fit", lambda *_: pytest.fail("it trained"))
-    with pytest.raises(UserError, match="2 datasets with 3 seeds need about"):
+    with pytest.raises(UserError, match="2 datasets with 3 seeds would take about"):
         diagnose(names, config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -35,6 +35,9 @@ def test_one_of_something_is_said_so(monkeypatch):
     assert dimension_sentence(one.spec).startswith("1 action dimension (")
     assert "Only 1 test episode:" in " ".join(doubts(replace(one, test_episodes=1), "none", "none"))
     assert EnvSpec(1, 1).in_words == "1 observation entry and 1 actuator"
+    said = " ".join(doubts(replace(one, still=(0,), seeds=1), "none", "none"))
+    assert "1 never varies (number 0" in said
+    assert "Only 1 training seed:" in said
     assert averaged(1) == "mean of 1 evaluation"
     assert "has 1 row and" in wrong_shapes(action=(1, 3))
     assert "has 1 coordinate and" in wrong_shapes(next_state=(9, 1))

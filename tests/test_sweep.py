@@ -307,7 +307,7 @@ def test_a_quota_leaves_fewer_places_on_all_cores(monkeypatch):
     monkeypatch.setattr("fastr.sweep.local.usable_cores", lambda: 8)
     monkeypatch.setattr("fastr.sweep.local.allowed_cores", lambda: tuple(range(64)))
     assert [slot.cores for slot in slots(None)] == [tuple(range(32)), tuple(range(32, 64))]
-    assert LocalEngine(slots(None)).places() == "2 at a time on 8 core(s) of this machine"
+    assert LocalEngine(slots(None)).places() == "2 at a time on 8 cores of this machine"
 
 
 def chain(lengths):
@@ -337,7 +337,7 @@ def test_hours_are_steps_over_rate_and_a_guess_says_so(tmp_path):
     assert hours.high == pytest.approx(495_001 / known.low / 3600)
     few = fitting(unit, [Rate("x", "paper", "fastr", 1, 100.0, 100.0, "somewhere")])
     assert (few.low, few.high) == (10.0, 40.0)
-    assert few.origin.startswith("a guess, from 1 seed(s)")
+    assert few.origin.startswith("a guess, from 1 seed: ")
     assert fitting(unit, [Rate("x", "paper", "sac", 1, 100.0, 100.0, "somewhere")]) is None
     assert predicted(unit, "an abacus", []) == (None, "fastr, paper: not measured on an abacus")
     for fastest, told in ((1_000.0, True), (1_001.0, False)):

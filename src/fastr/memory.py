@@ -8,6 +8,7 @@ from fastr.config import TrainConfig
 from fastr.count import program_bytes, seed_bytes
 from fastr.errors import UserError
 from fastr.learner import seed_sharding
+from fastr.plurals import counted
 from fastr.spec import EnvSpec
 
 MEBIBYTE = 2**20
@@ -26,9 +27,10 @@ def check_fits(config: TrainConfig, spec: EnvSpec) -> None:
     most = max(0, free - once) // each * devices
     advice = f"take at most {most} --seeds, or" if most else "one seed alone does not fit;"
     raise UserError(
-        f"{seeds} seed(s) of {config.method} need about {needed // MEBIBYTE:,} MiB of memory per "
-        f"device ({each // MEBIBYTE:,} MiB each), and {free // MEBIBYTE:,} MiB are free: "
-        f"{advice} use a smaller --replay-capacity, --batch-size or network."
+        f"{counted(seeds, 'seed')} of {config.method} would take about "
+        f"{needed // MEBIBYTE:,} MiB of memory per device ({each // MEBIBYTE:,} MiB each), "
+        f"and {free // MEBIBYTE:,} MiB are free: {advice} use a smaller "
+        "--replay-capacity, --batch-size or network."
     )
 
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastr.config import TrainConfig
 from fastr.letters import say
+from fastr.plurals import counted
 
 MINUTE = 60.0
 """Between two lines of a training where there is no terminal, evaluations aside."""
@@ -45,7 +46,7 @@ class TrainingProgress:
             returns = self.evaluated[row["frames"]]
             if not self.console.is_terminal and len(returns) == len(self.config.seeds):
                 mean = sum(returns.values()) / len(returns)
-                said = f"mean return {mean:.1f} over {len(returns)} seed(s)"
+                said = f"mean return {mean:.1f} over {counted(len(returns), 'seed')}"
                 self.print_line(row["frames"], row["seconds"], said)
         else:
             self.measure(row["updates"])
@@ -89,7 +90,8 @@ class TrainingProgress:
     def __enter__(self) -> "TrainingProgress":
         self.bar.start()
         if not self.console.is_terminal:
-            say(f"{self.config.task}: {len(self.config.seeds)} seed(s), starting and compiling")
+            seeds = counted(len(self.config.seeds), "seed")
+            say(f"{self.config.task}: {seeds}, starting and compiling")
         return self
 
     def __exit__(

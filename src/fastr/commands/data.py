@@ -177,7 +177,8 @@ class MisfitFigure:
         if self.json:
             table = [point._asdict() for point in found]
             return print_json({"points": table, "missing": missing(found)})
-        print(f"{self.out}: {sum(point.gain is not None for point in found)} marker(s)")
+        drawn = sum(point.gain is not None for point in found)
+        print(f"{self.out}: {counted(drawn, 'marker')}")
         for line in missing(found):
             print(f"  {line}")
         return 0

@@ -9,6 +9,7 @@ from fastr.commands.looking import opened
 from fastr.commands.show import Flag, Maybe, Run, print_json
 from fastr.errors import UserError, write_errors
 from fastr.folders import made
+from fastr.plurals import counted
 from fastr.runs import RunDirectory
 from fastr.trained import Trained
 
@@ -107,7 +108,9 @@ class Export:
         print(f"actions equal the policy's in JAX to {difference:.1g} (in [-1, 1])")
         if played := facts.get("evaluation"):
             spread = f"{played['return_mean']:.1f} +- {played['return_std']:.1f}"
-            print(f"return {spread} over {self.episodes} episode(s) of seed {facts['seed']}")
+            print(
+                f"return {spread} over {counted(self.episodes, 'episode')} of seed {facts['seed']}"
+            )
         return 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastr.commands.show import print_table
+from fastr.plurals import counted
 from fastr.sweep import hours, state
 from fastr.sweep.hours import Hours, Prediction
 from fastr.units import Unit
@@ -109,8 +110,9 @@ class Plan:
         said = f"{len(self.left)} of {len(self.units)} to do."
         if self.known:
             said += f" On {self.hardware}, one run after the other: {self.total}"
-            beside = self.side_by_side
-            said += f"; on {self.places} device(s) side by side: {beside}." if beside else "."
+            if self.places is not None:
+                said += f"; on {counted(self.places, 'device')} side by side: {self.side_by_side}"
+            said += "."
         print(said)
         if unknown := len(self.left) - len(self.known):
             print(f"{unknown} of them cannot be predicted and are not in the sum.")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fastr.checks import require
 from fastr.commands.show import Flag, mib, print_json, print_table
 from fastr.config import TrainConfig
+from fastr.plurals import counted
 
 MOST_UPDATES, MOST_REPEATS = 1_000_000, 10_000
 """Of one measurement: days of it tell no more than minutes."""
@@ -42,7 +43,10 @@ class Info:
                 (f"device memory per seed: {k.replace('_', ' ')}", mib(v))
                 for k, v in memory.items()
             ),
-            (f"device memory, {result['seeds']} seed(s)", mib(result["device_bytes_total"])),
+            (
+                f"device memory, {counted(result['seeds'], 'seed')}",
+                mib(result["device_bytes_total"]),
+            ),
         ]
         print_table("", ("", ""), facts)
         return 0

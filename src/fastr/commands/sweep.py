@@ -17,6 +17,7 @@ from fastr.experiments import EXPERIMENTS, FRAMES, Name
 from fastr.interrupts import stop_requests, stopped_by
 from fastr.locks import locked
 from fastr.names import Method, Preset
+from fastr.plurals import counted
 from fastr.runs import refuse_within_run
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, tail
@@ -24,7 +25,7 @@ from fastr.sweep.engine import AbstractEngine
 from fastr.sweep.hours import Hardware
 from fastr.sweep.local import LocalEngine, slots
 from fastr.sweep.schedule import Scheduler, Work
-from fastr.sweep.view import View, counted, summarized
+from fastr.sweep.view import View, summarized, tally
 from fastr.units import Grid, Unit, importing, parted, refuse_same_place
 
 OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--keep", "--json")
@@ -167,7 +168,8 @@ class Sweep:
         engine = self.chosen_engine(grid)
         try:
             scheduler = Scheduler(grid.out, units, engine, self.retries)
-            print(f"fastr: {len(units)} run(s), {engine.places()}, in {grid.out}", file=sys.stderr)
+            runs = counted(len(units), "run")
+            print(f"fastr: {runs}, {engine.places()}, in {grid.out}", file=sys.stderr)
             # After the engine is there: Ray takes the signals for itself when it starts.
             with stop_requests(ANSWER) as asked, View(f"sweep {self.name}") as view:
                 scheduler.run(view, lambda: len(asked))
@@ -207,7 +209,7 @@ class Sweep:
             lines = [
                 tuple("" if run[name] is None else run[name] for name in names) for run in runs
             ]
-            print_table(f"sweep {self.name}: {counted(works)}", columns, lines)
+            print_table(f"sweep {self.name}: {tally(works)}", columns, lines)
             print(f"everything lies in {grid.out}")
         if lost:
             return 1

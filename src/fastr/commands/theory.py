@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from fastr.checks import require_seeds
 from fastr.commands.show import Flag, places, print_json, print_table
 from fastr.errors import UserError, nearest, write_errors
+from fastr.plurals import counted
 from fastr.untrusted import bounded_bytes
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Theory:
             return print_json(result | {"sections": parts})
         for section in sections:
             print_verdicts(section)
-        print(f"{page}: {len(sections)} part(s), with plots and tables")
+        print(f"{page}: {counted(len(sections), 'part')}, with plots and tables")
         return 0
 
     @property

@@ -32,7 +32,7 @@ The return is the undiscounted sum of rewards of one episode under the greedy po
 | `normalized_action` | float32 | (batch, {actions}) | the same before scaling, in [-1, 1] |
 
 Observation statistics and action scaling are inside: feed what the simulator gives, apply what
-comes out. Each action is held for {frame_skip} frame(s), i.e. steps of the simulator.{shift}
+comes out. Each action is held for {frames}, i.e. steps of the simulator.{shift}
 
 Entries of `observation`, in order:
 
@@ -73,7 +73,7 @@ def model_card(facts: dict[str, Any], files: tuple[str, ...]) -> str:
         returns="\n".join(return_lines(facts)),
         states=sum(part["size"] for part in facts["observation"]),
         actions=len(facts["action"]),
-        frame_skip=facts["frame_skip"],
+        frames=counted(facts["frame_skip"], "frame"),
         shift=" What stands behind the @\nin the task happens after the policy." if shifted else "",
         observation="\n".join(map(observation_row, facts["observation"])),
         action="\n".join(action_row(i, entry) for i, entry in enumerate(facts["action"])),
@@ -103,17 +103,17 @@ def return_lines(facts: dict[str, Any]) -> list[str]:
         seeds = ", ".join(map(str, played["reset_seeds"]))
         lines.append(
             f"- This policy: mean {played['return_mean']:.1f}, standard deviation "
-            f"{played['return_std']:.1f} over {len(played['returns'])} episode(s), played at "
-            f"export with the JAX policy that the file was made from. The simulator was reset with "
-            f"the seeds {seeds}."
+            f"{played['return_std']:.1f} over {counted(len(played['returns']), 'episode')}, played "
+            f"at export with the JAX policy that the file was made from. The simulator was reset "
+            f"with the seeds {seeds}."
         )
     trained = facts["training_evaluation"]
     if trained["return_mean"] is not None:
         seeds = ", ".join(map(str, trained["all_seeds"]))
         lines.append(
             f"- Last evaluation in training, at {counted(trained['frames'], 'frame')}: mean "
-            f"{trained['return_mean']:.1f} over {trained['episodes']} episode(s) for this seed; "
-            f"{trained['all_seeds_return_mean']:.1f} over the run's training seeds {seeds}."
+            f"{trained['return_mean']:.1f} over {counted(trained['episodes'], 'episode')} for this "
+            f"seed; {trained['all_seeds_return_mean']:.1f} over the run's training seeds {seeds}."
         )
     return lines or ["Not measured."]
 

@@ -24,9 +24,9 @@ def check_fits(config: MisfitConfig, spec: EnvSpec, datasets: int = 1) -> None:
         return
     fewer = "one dataset at a time, " if datasets > 1 else ""
     raise UserError(
-        f"{counted(datasets, 'dataset')} with {counted(len(config.seeds), 'seed')} need about "
-        f"{needed // MEBIBYTE:,} MiB of memory, and {free // MEBIBYTE:,} MiB are free: use {fewer}"
-        "fewer --seeds or --noise-levels, a smaller --batch-size or network."
+        f"{counted(datasets, 'dataset')} with {counted(len(config.seeds), 'seed')} would take "
+        f"about {needed // MEBIBYTE:,} MiB of memory, and {free // MEBIBYTE:,} MiB are free: "
+        f"use {fewer}fewer --seeds or --noise-levels, a smaller --batch-size or network."
     )
 
 

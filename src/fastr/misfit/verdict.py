@@ -209,14 +209,15 @@ def doubts(evidence: Evidence, nce_size: Size, moment_size: Size) -> list[str]:
     found = []
     if evidence.still:
         found.append(
-            f"Of {evidence.spec.action_dim} action coordinates {len(evidence.still)} never vary "
+            f"Of {evidence.spec.action_dim} action coordinates "
+            f"{counted(len(evidence.still), 'never varies', 'never vary')} "
             f"(number {', '.join(map(str, evidence.still))}, from 0): what they do is not in this "
             "data."
         )
     if evidence.seeds < 3:
         found.append(
-            f"Only {evidence.seeds} training seed(s): how much training itself varies is hardly "
-            "known; five are better."
+            f"Only {counted(evidence.seeds, 'training seed')}: how much training itself varies is "
+            "hardly known; five are better."
         )
     if evidence.test_episodes < 10:
         few = counted(evidence.test_episodes, "test episode")

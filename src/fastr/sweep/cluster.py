@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastr.errors import UserError
+from fastr.plurals import counted
 from fastr.sweep.attempt import Attempt, ask_to_stop, end_group, wait
 from fastr.sweep.engine import AbstractEngine, AbstractJob
 
@@ -128,8 +129,8 @@ class RayEngine(AbstractEngine):
         """The cluster's size and a run's share of it."""
         nodes = sum(bool(node["Alive"]) for node in self.ray.nodes())
         share = self.resources
-        each = f"{share['num_gpus']:g} GPU(s) and {share['num_cpus']:g} CPU(s) per run"
-        return f"a Ray cluster of {nodes} node(s), {each}"
+        each = f"GPUs per run: {share['num_gpus']:g}, CPUs: {share['num_cpus']:g}"
+        return f"a Ray cluster of {counted(nodes, 'node')}, {each}"
 
     def close(self) -> None:
         """Leave the cluster."""

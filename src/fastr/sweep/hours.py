@@ -172,7 +172,7 @@ def fitting(unit: Unit, rates: Sequence[Rate]) -> Rate | None:
     return near._replace(
         low=near.low * share / SEEDS_FACTOR,
         high=near.high * share * SEEDS_FACTOR,
-        origin=f"a guess, from {near.seeds} seed(s): {near.origin}",
+        origin=f"a guess, from {counted(near.seeds, 'seed')}: {near.origin}",
     )
 
 
@@ -185,7 +185,9 @@ def measured_here(units: Sequence[Unit]) -> list[Rate]:
             key = (unit.preset, unit.method, unit.seeds)
             found.setdefault(key, []).append(updates_done(unit) / done.seconds)
     return [
-        Rate("here", *key, min(rates), max(rates), f"{len(rates)} run(s) in this directory")
+        Rate(
+            "here", *key, min(rates), max(rates), f"{counted(len(rates), 'run')} in this directory"
+        )
         for key, rates in found.items()
     ]
 

@@ -5,6 +5,7 @@ import subprocess
 from typing import NamedTuple
 
 from fastr.cores import allowed_cores, usable_cores
+from fastr.plurals import counted
 from fastr.sweep.attempt import Attempt, ask_to_stop, end_group
 from fastr.sweep.engine import AbstractEngine, AbstractJob
 
@@ -80,7 +81,8 @@ class LocalEngine(AbstractEngine):
     def places(self) -> str:
         """How many at a time, on what."""
         devices = {slot.environment.get("CUDA_VISIBLE_DEVICES", "") for slot in self.slots}
-        kind = f"{len(devices)} GPU(s)" if devices != {""} else f"{usable_cores()} core(s)"
+        cores = counted(usable_cores(), "core")
+        kind = counted(len(devices), "GPU") if devices != {""} else cores
         return f"{len(self.slots)} at a time on {kind} of this machine"
 
     def close(self) -> None:

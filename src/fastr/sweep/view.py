@@ -74,7 +74,7 @@ class View:
 
     def table(self, works: Sequence[Work]) -> Table:
         """As many runs as the terminal has lines for, those that matter now first."""
-        table = Table(title=f"{self.title}: {counted(works)}", title_justify="left", expand=True)
+        table = Table(title=f"{self.title}: {tally(works)}", title_justify="left", expand=True)
         table.add_column("run", ratio=3, no_wrap=True)
         for name in ("state", "frames", "return", "left"):
             table.add_column(name, no_wrap=True)
@@ -112,7 +112,7 @@ def line(work: Work) -> str:
     return ", ".join(parts)
 
 
-def counted(works: Sequence[Work]) -> str:
+def tally(works: Sequence[Work]) -> str:
     """How many are in which state."""
     counts = Counter(work.state for work in works)
     return ", ".join(f"{counts[state]} {state}" for state in ORDER if counts[state])
