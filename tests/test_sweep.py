@@ -454,7 +454,7 @@ def test_a_plan_of_options_that_no_training_takes_is_refused(capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert "--discont" in said.err.splitlines()[-1]
-    assert "`fastr train --help` lists all options." in said.err
+    assert "`fastr train --method td3 --help` lists all options of td3." in said.err
 
 
 def test_how_trainings_are_watched_is_no_part_of_them(tmp_path, capsys):
@@ -513,7 +513,7 @@ def test_a_plan_runs_nothing_and_loads_no_jax(tmp_path):
 
 
 @pytest.mark.usefixtures("with_examples")
-def test_a_method_of_ones_own_is_swept_if_its_module_is_named(tmp_path, capsys):
+def test_a_method_of_ones_own_is_swept_if_its_module_is_named(tmp_path, capsys, monkeypatch):
     arguments = ["sweep", "smoke", "--methods", "gated", "--dry-run", "--json", "--out"]
     assert cli.run([*arguments, str(tmp_path)]) == 2
     assert "The method gated is unknown." in (said := capsys.readouterr().err)
@@ -521,6 +521,9 @@ def test_a_method_of_ones_own_is_swept_if_its_module_is_named(tmp_path, capsys):
     assert cli.run(["--import", "gated", *arguments, str(tmp_path)]) == 0
     command = json.loads(capsys.readouterr().out)["runs"][0]["command"]
     assert command[:4] == ["fastr", "--import", "gated", "train"]
+    monkeypatch.setenv("PYTHONPATH", str(Path(sys.modules["gated"].__file__).parent), os.pathsep)
+    assert cli.run(["--import", "gated", *arguments, str(tmp_path), "--", "--discont", "3"]) == 2
+    assert "`fastr --import gated train --method gated --help` lists" in capsys.readouterr().err
 
 
 def test_a_run_made_with_an_import_is_the_units_own(tmp_path):

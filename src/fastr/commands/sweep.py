@@ -248,5 +248,5 @@ def check_options(grid: Grid) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
-            said = reason.removeprefix("fastr: ").replace("`fastr info ", "`fastr train ")
+            said = reason.removeprefix("fastr: ").replace(" info --", " train --")
             raise UserError(f"{method}: {said}")
