@@ -391,6 +391,13 @@ def test_a_policy_that_rounds_much_may_be_rounded_as_much(saved):
         check_agreement(lambda s: act(s) + 1e-3, trained, states, file)
 
 
+def test_no_policy_rounds_so_much_that_any_file_is_it(saved, monkeypatch):
+    trained, states = fastr.load(saved), np.zeros((4, 3), np.float32)
+    monkeypatch.setattr("fastr.export.agreement.exact_actions", lambda *_: 1.0)
+    with pytest.raises(RunError, match=r"by 0\.002, more than 0\.001"):
+        check_agreement(lambda s: trained.act(s) + 2e-3, trained, states, Path("policy.onnx"))
+
+
 @given(st.text())
 def test_text_on_the_card_is_text(text):
     shown = plain(text)

@@ -13,7 +13,7 @@ SOURCE = Path(fastr.__file__).parent
 
 # From the bottom up: a module may import those of earlier rows, and none of its own.
 LAYERS = [
-    {"plurals"},
+    {"cgroups", "plurals"},
     {
         "commits",
         "cores",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 
+from fastr.cgroups import memory_left, text_of
 from fastr.config import TrainConfig
 from fastr.count import program_bytes, seed_bytes
 from fastr.errors import UserError
@@ -44,10 +45,8 @@ def free_bytes() -> int | None:
 
 
 def available_on_host() -> int | None:
-    """What Linux says a new program can have without swapping."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
+    """What a new program can have without swapping, or in a container without being killed."""
+    lines = text_of(Path("/proc/meminfo")).splitlines()
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    left = memory_left()
+    return min(free if left is None else [*free, left], default=None)

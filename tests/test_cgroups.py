@@ -1,4 +1,4 @@
-"""How many cores a process may keep busy, with the files of real and of odd systems."""
+"""What a container is granted of cores and memory, with the files of real and of odd systems."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastr import cores
+from fastr import cgroups, cores
+from fastr.memory import available_on_host
 
 V2, V1 = "0::/pods/mine\n", "5:cpuset:/\n3:cpu,cpuacct:/pods/mine\n0::/\n"
 FIRST = "cpu.cfs_quota_us", "cpu.cfs_period_us"
@@ -15,15 +16,15 @@ FIRST = "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
 @pytest.fixture
 def system(tmp_path):
-    """Write the files of a system; the quota it gives."""
+    """Write the files of a system; what it grants."""
 
-    def made(membership: str, **files: str) -> int | None:
+    def made(membership: str, *, granted=cgroups.cores_granted, **files: str) -> int | None:
         (tmp_path / "membership").write_text(membership)
         for name, text in files.items():
             file = tmp_path / "cgroup" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        return cores.quota(tmp_path / "membership", tmp_path / "cgroup")
+        return granted(tmp_path / "membership", tmp_path / "cgroup")
 
     return made
 
@@ -55,22 +56,72 @@ def test_the_strictest_quota_above_the_process_counts(system, name):
     assert system(membership, **files, **periods) == expected
 
 
+MEMORIES = {
+    "v2": (
+        V2,
+        {
+            "memory.max": "1000\n",
+            "memory.current": "700\n",
+            "memory.stat": "file 9\ninactive_file 50\n",
+        },
+        350,
+    ),
+    "v2, no limit": (V2, {"memory.max": "max\n", "memory.current": "700\n"}, None),
+    "v2, over its limit": (V2, {"memory.max": "10\n", "memory.current": "12\n"}, 0),
+    "v2, the strictest above": (
+        V2,
+        {
+            "pods/memory.max": "90",
+            "pods/memory.current": "40",
+            "memory.max": "80",
+            "memory.current": "5",
+        },
+        50,
+    ),
+    "v1": (
+        "4:memory:/mine\n",
+        {
+            "memory/mine/memory.limit_in_bytes": "500",
+            "memory/mine/memory.usage_in_bytes": "300",
+            "memory/mine/memory.stat": "inactive_file 1\ntotal_inactive_file 100\n",
+        },
+        300,
+    ),
+    "v1, another controller's": ("4:cpu:/\n", {"memory/memory.limit_in_bytes": "500"}, None),
+    "odd": (V2, {"memory.max": "9 9", "memory.current": "", "memory.stat": " \n\nx\n"}, None),
+}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_the_nearest_limit_of_memory_counts(system, name):
+    membership, files, expected = MEMORIES[name]
+    assert system(membership, granted=cgroups.memory_left, **files) == expected
+
+
+def test_a_container_has_no_more_memory_than_it_is_granted(monkeypatch):
+    monkeypatch.setattr("fastr.memory.memory_left", lambda: 2**62)
+    assert available_on_host() < 2**62
+    monkeypatch.setattr("fastr.memory.memory_left", lambda: 12345)
+    assert available_on_host() == 12345
+
+
 @given(st.text() | st.lists(st.text(":,/.cpu\n0", max_size=30)).map("\n".join))
 def test_an_odd_membership_is_no_error(text):
-    for group in cores.groups(text):
-        assert cores.limits_of(Path("/nowhere/at/all"), group) == ("", " ")
+    for group in cgroups.groups("cpu", text):
+        folder = Path("/nowhere/at/all") / group.strip("/")
+        assert cgroups.cores_of(folder) is cgroups.memory_of(folder) is None
 
 
 @given(
     st.text() | st.tuples(st.integers() | st.just("max"), st.integers()).map("{0[0]} {0[1]}".format)
 )
 def test_a_quota_is_a_number_of_cores_or_none(text):
-    assert (found := cores.granted(text)) is None or found >= 0
+    assert (found := cgroups.granted(text)) is None or found >= 0
 
 
 @given(st.integers(1, 10**9), st.integers(1, 10**9))
 def test_a_quota_is_rounded_down_to_whole_cores(micros, period):
-    assert cores.granted(f"{micros} {period}\n") == micros // period
+    assert cgroups.granted(f"{micros} {period}\n") == micros // period
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"9" * 10_000, b"1 2 3", b""])
@@ -84,12 +135,12 @@ def test_odd_files_are_no_limit(tmp_path, system, content):
 def test_a_directory_in_a_files_place_is_no_limit(tmp_path, system):
     (tmp_path / "cgroup" / "cpu.max").mkdir(parents=True)
     assert system(V2) is None
-    assert cores.quota(tmp_path / "none", tmp_path / "none") is None
+    assert cgroups.cores_granted(tmp_path / "none", tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(("share", "expected"), [(None, 64), (100, 64), (6, 6), (0, 1)])
 def test_a_quota_bounds_the_cores(monkeypatch, share, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    monkeypatch.setattr(cores, "quota", lambda: share)
+    monkeypatch.setattr(cores, "cores_granted", lambda: share)
     assert cores.usable_cores() == expected
     assert cores.allowed_cores() == tuple(range(64))
