@@ -21,6 +21,8 @@ OUTSIDE = {
 """Pages of the site that lie outside docs/, by their place on the site."""
 RESULT = re.compile(r"\]\(\.\./(results/[^)#\s]+)\)")
 """A link from a page in docs/ to a file of results."""
+SHOWN = re.compile(r"!\[[^\]]*\]\((\w[^)#:\s]+)\)")
+"""A picture beside the page that shows it."""
 NAMED_PAGE = re.compile(r"(?<!\[)`docs/([\w-]+\.md)`")
 """A page that the text names as a file of the repository."""
 SYMBOLS = re.compile(r"^::: (fastr[\w.]*)$", re.MULTILINE)
@@ -48,6 +50,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     texts = [file.content_string for file in files.documentation_pages()]
     shown = {found for text in texts for found in RESULT.findall(text)} - OUTSIDE.keys()
+    for page, source in OUTSIDE.items():
+        beside = SHOWN.findall((ROOT / source).read_text())
+        shown |= {str(Path(page).parent / picture) for picture in beside}
     for path in sorted(shown):
         if (ROOT / path).is_file():  # one that is not there stays a broken link, and is reported
             files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
