@@ -1,5 +1,6 @@
 """The paper's experiments are what the paper says, and every command of theirs can be typed."""
 
+import shlex
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
@@ -79,6 +80,15 @@ def test_conditions_are_the_runs_that_transfer_would_make(task):
                 ours = units[str((transfer.out / wanted.label).relative_to(OUT))]
                 assert command(*ours.arguments).config == wanted.config
                 assert ours in figure.needs
+
+
+def test_by_hand_the_diagnostic_is_the_sweeps():
+    """The line in docs/reproducing.md has the options of the sweep's, but for places."""
+    page = (Path(__file__).parents[1] / "docs" / "reproducing.md").read_text()
+    by_hand = next(line for line in page.splitlines() if line.startswith("fastr misfit "))
+    typed = command(*shlex.split(by_hand)[1:])
+    swept = command(*next(u.arguments for u in planned("misfit") if u.arguments[0] == "misfit"))
+    assert typed.config == swept.config
 
 
 def test_misfit_reads_the_joint_methods_replay_of_thirteen_tasks():

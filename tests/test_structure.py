@@ -2,6 +2,10 @@
 
 import csv
 import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +14,19 @@ import pytest
 from matplotlib.figure import Figure
 
 from fastr.cli import run
+from fastr.config import grounded, preset
+from fastr.count import multiply_adds, network_parameters
 from fastr.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
+from fastr.methods import named
+from fastr.names import Method
 from fastr.plots import compared_curves
 from fastr.representations.cp import CPConfig
+from fastr.representations.ranking import RankingConfig
 from fastr.representations.schedule import perturb
 from fastr.representations.tucker import TuckerConfig
+from fastr.spec import EnvSpec
 
+ROOT = Path(__file__).parents[1]
 KEY = jax.random.key(0)
 SIZES = {"hidden_dim": 16, "blocks": 1, "noise_levels": 3, "fourier_dim": 8, "head_dim": 4}
 CP, TUCKER = CPConfig(feature_dim=4, **SIZES), TuckerConfig(feature_dim=4, **SIZES)
@@ -156,3 +167,42 @@ def test_an_ablation_says_which_method_it_trains_and_finds_no_deviation_of_one_s
     said = capsys.readouterr()
     assert said.err.splitlines() == ["td3: run 1 of 2", "concat: run 2 of 2"]
     assert said.out.count("-9.5") == said.out.count("one seed") == 2
+
+
+INTERACTION = re.compile(r"\| `(\S+)` \| .* \| ([\d,]+) \| ([\d,]+) \| ([\d.]+) G \|")
+INTERACTIONS = INTERACTION.findall((ROOT / "docs" / "methods.md").read_text())
+HUMANOID = EnvSpec(67, 21)
+
+
+def counted(method, **changes):
+    """Numbers per next state, parameters and billions of multiply-adds, on humanoid."""
+    config = grounded(preset("humanoid-walk", method, "paper"))
+    representation = replace(config.agent.representation, **changes)
+    config = replace(config, agent=replace(config.agent, representation=representation))
+    parameters = sum(network_parameters(config, HUMANOID).values())
+    return (
+        f"{representation.candidate_dim:,}",
+        f"{parameters:,}",
+        f"{multiply_adds(config, HUMANOID) / 1e9:.1f}",
+    )
+
+
+def test_the_methods_page_has_every_interaction():
+    agents = {method: named(method) for method in get_args(Method)}
+    contrastive = [
+        method
+        for method, agent in agents.items()
+        if isinstance(getattr(agent, "representation", None), RankingConfig)
+    ]
+    assert sorted(row[0] for row in INTERACTIONS) == sorted(contrastive)
+
+
+@pytest.mark.parametrize("row", INTERACTIONS, ids=lambda row: row[0])
+def test_the_methods_page_counts_what_is_computed(row):
+    assert counted(row[0]) == row[1:]
+
+
+@pytest.mark.parametrize(("method", "operations"), [("fastr", "77.8"), ("tucker", "215.8")])
+def test_the_last_layer_acts_on_candidates_where_the_score_is_not_linear(method, operations):
+    """As the methods page says: in the form raw a full core costs 2.8 times CP's."""
+    assert counted(method, score="raw")[2] == operations

@@ -189,3 +189,29 @@ def test_dimensions_are_those_of_the_tasks(task):
     sizes = spec(task, 2)
     assert TASKS[task] == (sizes.state_dim, sizes.action_dim)
     assert of_task(task).dimension("joint") == sizes.state_dim + sizes.action_dim
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_at_a_given_n_the_norms_decide_which_certificate_is_smaller(task):
+    """The order of Proposition 2 is that of epsilon going to 0, i.e. of n beyond all bounds."""
+    plain = of_task(task)
+    longer = replace(plain, factor_norm=3.0)
+    usual, beyond = math.log(1e6), 1e6
+    for problem, log_n, ahead in (
+        (plain, usual, True),
+        (longer, usual, False),
+        (longer, beyond, True),
+    ):
+        factored, joint = (log_certificate(problem, k, log_n, 0.05) for k in ("factored", "joint"))
+        assert (factored < joint) == ahead
+
+
+def test_no_norms_make_a_certificate_say_something_at_a_usual_n():
+    """docs/theory.md: at least 7 times B_g^2, which bounds L without data."""
+    shares = []
+    for factor, nexts in itertools.product(np.geomspace(1.0, 1e3, 10).tolist(), repeat=2):
+        problem = replace(of_task("cheetah-run"), factor_norm=factor, next_norm=nexts)
+        known = 2.0 * math.log(problem.score_bound)
+        for kind in ("factored", "joint"):
+            shares.append(log_certificate(problem, kind, math.log(1e6), 0.05) - known)
+    assert min(shares) == pytest.approx(math.log(7.1), abs=0.01)

@@ -23,8 +23,9 @@ from fastr.theory.studies.certificates import CertificateStudy, covering_ratios,
 from fastr.theory.studies.exploration import ExplorationStudy, Regret
 from fastr.theory.studies.linearity import LinearityStudy
 from fastr.theory.studies.ratio import CP, ENERGY, RatioStudy, best_residual
-from fastr.theory.studies.separation import SeparationStudy
+from fastr.theory.studies.separation import SeparationStudy, certified_crossing, holding
 from fastr.theory.studies.sieves import Sieve
+from fastr.theory.waves import cosines, waves
 
 
 def quiet(_):
@@ -88,6 +89,14 @@ def test_certificates_say_that_they_are_vacuous():
     assert len(section.grids[0].rows) == 10
 
 
+def test_certificates_say_whose_order_it_is():
+    section = CertificateStudy((0,), classes=1).run(quiet)
+    ordered = next(v for v in section.verdicts if "the smaller one" in v.claim)
+    assert "all norms at 1" in ordered.claim
+    assert ordered.measured.startswith("for 10 of 10 tasks")
+    assert ordered.measured.endswith("with B_phi = 3 for 0")
+
+
 def test_covering_ratios_reach_but_do_not_pass_one():
     ratios = covering_ratios(10, np.random.default_rng(0))
     assert 0.0 < min(ratios) <= max(ratios) <= 1.0
@@ -112,6 +121,39 @@ def test_the_factored_class_is_ahead_on_cp_and_overtaken_off_it():
     assert of_factored.mean[-1] == pytest.approx(SMALL.truth(0.5).cp_error, rel=0.05)
     measured = float(log_interval(SMALL.crossings(off)).mean)
     assert abs(math.log(measured / SMALL.predicted_crossing(0.5))) < math.log(1.5)
+
+
+@pytest.mark.parametrize("dims", [(3, 3), (2, 1)])
+def test_norms_that_hold_the_kernel_hold_its_factors(dims):
+    """Norms and slopes of (1, c cos, ...) on a fine grid; their product is the kernel's CP part."""
+    truth, unit = waves(*dims, dial=0.3), Problem(*dims, feature_dim=4)
+    found, kept = holding(truth, unit), slice(truth.cp_terms)
+    factors, ends = [], []
+    for numbers in truth.numbers:
+        places = np.random.default_rng(0).uniform(size=(200, numbers.shape[1]))
+        values = cosines(numbers[kept], places)
+        reach = np.cbrt(0.7 / 3) / np.sqrt(2.0) ** np.count_nonzero(numbers[kept], axis=1)
+        factors.append(np.insert(values * reach, 0, 1.0, axis=1))
+        ends.append(places)
+    for factor, places, bound in zip(
+        factors, ends, (found.factor_norm, found.factor_norm, found.next_norm), strict=True
+    ):
+        assert np.linalg.norm(factor, axis=1).max() <= bound
+        gaps = np.linalg.norm(places[:, None] - places[None], axis=-1) + np.eye(200)
+        steps = np.linalg.norm(factor[:, None] - factor[None], axis=-1)
+        assert (steps / gaps).max() <= found.lipschitz
+    product = np.einsum("sk,ak,xk->sax", *factors)
+    cp = replace(truth, amplitudes=np.where(np.arange(6) < 3, truth.amplitudes, 0.0))
+    np.testing.assert_allclose(product, cp.tensor(*map(cosines, truth.numbers, ends)), atol=1e-12)
+    assert product.max() > unit.score_bound
+
+
+def test_certificates_cross_later_with_norms_that_hold_the_kernel():
+    truth, unit = waves(3, 3, dial=0.3), Problem(3, 3, feature_dim=4)
+    crossings = [
+        certified_crossing(problem, truth.cp_error) for problem in (unit, holding(truth, unit))
+    ]
+    assert crossings == pytest.approx([49.3, 61.4])
 
 
 def test_errors_are_degrees_of_freedom_over_n():

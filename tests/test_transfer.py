@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from fastr.arrays import heritage, inherited
 from fastr.cli import command, run
@@ -247,8 +248,14 @@ def test_transfer_from_beginning_to_end(source, capsys, monkeypatch, tmp_path):
     assert (tmp_path / "curves.png").stat().st_size > 1_000
     recorded = (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes()
     monkeypatch.chdir(source.path.parent)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    drawn = []
     assert run(["transfer", source.path.name, *arguments]) == 0
     assert "What moved" in capsys.readouterr().out
+    named = drawn[0].axes[0].get_legend_handles_labels()[1]
+    for condition, name in zip((kept, scratch), named, strict=False):
+        trainable = condition["trainable_parameters"]
+        assert name == f"{condition['condition']}: {trainable:,} trainable"
     assert (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes() == recorded
 
 

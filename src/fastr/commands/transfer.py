@@ -133,8 +133,8 @@ class Transfer:
         if changes:
             write_csv(out / "moved.csv", changes)
         curves = {
-            entry.label: [evaluations(rows[entry.label], seed) for seed in entry.config.seeds]
-            for entry in conditions
+            in_legend(said): [evaluations(rows[entry.label], seed) for seed in entry.config.seeds]
+            for entry, said in zip(conditions, lines, strict=True)
         }
         levels = {f"{Path(path).name}, unadapted": value for path, value in unadapted.items()}
         title = f"{conditions[0].config.task}: adaptation"
@@ -144,6 +144,11 @@ class Transfer:
         show(lines, changes, conditions[0].config.task)
         print(f"table  {out / 'table.csv'}\ncurves {out / 'curves.png'}")
         return 0
+
+
+def in_legend(said: dict[str, Any]) -> str:
+    """A condition with its cost, the parameters that are trained (Figure transfer)."""
+    return f"{said['condition']}: {said['trainable_parameters']:,} trainable"
 
 
 def zero_shot(path: Path, task: str) -> float:

@@ -160,7 +160,8 @@ class Predictor(eqx.Module):
 
         Coordinates that are constant do not count.
 
-        The head reads features of unit mean square, whatever the form of the score makes of them.
+        Under "l2" the head reads features of unit mean square instead of unit length. Under
+        "layernorm" they start so; under "raw" they are as they are, CP's the smaller ones.
         """
         if self.representation.contrast.config.score == "l2":
             features = features * math.sqrt(features.shape[1])

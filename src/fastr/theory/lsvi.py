@@ -34,7 +34,8 @@ class Outcome(NamedTuple):
     regret: Float[np.ndarray, "run episode"]
     """Cumulative, of the exact value of each episode's policy."""
     values: Float[np.ndarray, "run value state"]
-    """V functions of the dynamic program along the way: the class V_LSVI of the proposition."""
+    """V functions of the dynamic program in four episodes, from the first to the last: a sample of
+    the class V_LSVI of the proposition."""
 
 
 def unit_features(

@@ -34,7 +34,13 @@ STATEMENT = (
     "entropy integrals asks for radii up to B_g; powers of B_g in the constant repair this. The "
     "constant c of the Lipschitz entropy bound is open in the paper; it is 1 here. All norms and L "
     "are 1, domains are unit cubes, d = 512, delta = 0.05.",
+    "The remark Same-n comparison orders the two bounds at every n, but before entropies enter: by "
+    "the Rademacher complexities themselves, of which one class's are at most the other's by "
+    "inclusion. Certificates through entropies are ordered as epsilon goes to 0; at a given n "
+    "their constants decide.",
 )
+LONG = 3.0
+"""A larger B_phi, at which the certificates of a usual n have the other order."""
 NAMES: tuple[Class, ...] = get_args(Class)
 TEN = math.log(10.0)
 
@@ -83,6 +89,7 @@ class CertificateStudy:
         off = max(abs(slopes[name] - gaps[name]) for name in TASKS)
         ordered = [self.ordered(problem) for problem in problems.values()]
         as_stated = [self.ordered(replace(p, joint_stretch=1.0)) for p in problems.values()]
+        longer = [self.ordered(replace(p, factor_norm=LONG)) for p in problems.values()]
         smallest = min(self.log10_certificate(p, "factored") for p in problems.values())
         return [
             Verdict(
@@ -91,10 +98,11 @@ class CertificateStudy:
                 off < 0.01,
             ),
             Verdict(
-                f"At n = {self.samples:.0e} the factored certificate is the smaller one for every "
-                "task (remark Same-n comparison).",
+                f"With all norms at 1 the factored certificate is the smaller one at n = "
+                f"{self.samples:.0e} for every task.",
                 f"for {sum(ordered)} of {len(ordered)} tasks; with the factors' own L for the "
-                f"joint encoder, as the paper has it, for {sum(as_stated)}",
+                f"joint encoder, as the paper has it, for {sum(as_stated)}; with B_phi = {LONG:g} "
+                f"for {sum(longer)}",
                 all(ordered),
             ),
             Verdict(

@@ -40,8 +40,9 @@ STATEMENT = (
     "of the same d are learned by the L2 objective from n transitions with uniform (s,a), and "
     "frozen. "
     "eta is computed by linear programs: max over (s,a), the best w, the worst V among those of "
-    "LSVI-UCB's own dynamic program (or, against n, of the optimal one). The norm of w is not "
-    "bounded. Regret is exact: each episode's policy is evaluated by backward induction.",
+    "LSVI-UCB's own dynamic program in four episodes (or, against n, of the optimal one). The norm "
+    "of w is not bounded. Regret is exact: each episode's policy is evaluated by backward "
+    "induction.",
     "The bound on regret is an upper bound, for every MDP: an exponent above one half by more than "
     "logarithms explain speaks against it, on any of them, and a smaller one never does. Near a "
     "key the loss is quadratic in the angle, so that the gaps between neighbouring actions are "
