@@ -194,6 +194,20 @@ def test_bounds_come_from_the_file_or_from_the_data(tmp_path):
     np.testing.assert_array_equal(store.action_high, columns["action"].max(axis=0))
 
 
+def test_bounds_beyond_all_numbers_are_no_range(tmp_path):
+    path = write_minari(tmp_path / "log-v0", walk())
+    metadata = path / "data" / "metadata.json"
+    content = json.loads(metadata.read_text())
+    space = json.loads(content["action_space"]) | {"high": [10**400] * 2}
+    metadata.write_text(json.dumps(content | {"action_space": json.dumps(space)}))
+    table = write_parquet(
+        tmp_path / "a.parquet", walk(), bounds={"low": [-1, -1], "high": [10**400] * 2}
+    )
+    for dataset in (path, table):
+        with pytest.raises(UserError, match="no finite range"):
+            base.require_bounds(open_source(str(dataset)))
+
+
 def changed(**changes):
     return walk() | changes
 

@@ -654,6 +654,19 @@ def test_any_table_is_read_or_refused(content, tmp_path_factory):
     assert all(math.isfinite(value) for value in returns.values())
 
 
+@pytest.mark.parametrize("change", [{"action_dim": 10**400}, {"nce_misfit": {"value": 10**400}}])
+def test_a_report_with_a_number_beyond_all_bounds_is_refused(change, tmp_path):
+    misfit = {"value": 0.1, "low": 0.05, "high": 0.2}
+    entry = {"name": "log", "action_dim": 6, "nce_misfit": misfit, "moment_misfit": misfit}
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"datasets": [entry]}))
+    assert points([path], {})[0].action_dim == 6
+    entry |= {name: misfit | v if isinstance(v, dict) else v for name, v in change.items()}
+    path.write_text(json.dumps({"datasets": [entry]}))
+    with pytest.raises(UserError, match="is not a report"):
+        points([path], {})
+
+
 @given(
     content=st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(max_size=5),

@@ -261,6 +261,8 @@ def test_any_bytes_may_stand_in_rows(tmp_path_factory, junk, count):
     found = state.newest_rows(path)
     assert list(found[:count]) == [row] * count
     assert all(state.sound_row(json.dumps(entry).encode()) == entry for entry in found)
+    for name in ("seconds", "return"):
+        assert state.sound_row(json.dumps(row | {name: 10**400}).encode()) is None
 
 
 def test_progress_reads_the_newest_evaluation_of_a_long_file(tmp_path):

@@ -217,7 +217,8 @@ def box_bounds(
     if space is None:
         return None
     try:
-        box = json.loads(space) if isinstance(space, str) else {}
+        # A whole number may be too large for a float; as one from the beginning it is infinite.
+        box = json.loads(space, parse_int=float) if isinstance(space, str) else {}
     except (ValueError, RecursionError):
         box = {}
     if not isinstance(box, dict) or box.get("type") != "Box":
@@ -233,8 +234,8 @@ def box_bounds(
 
 def plain_numbers(value: object, depth: int = 0) -> list[float]:
     """All numbers of a nested list, in order; nothing if there is anything else in it."""
-    if type(value) in (int, float):
-        return [float(value)]  # pyright: ignore[reportArgumentType]
+    if isinstance(value, float):
+        return [value]
     if not isinstance(value, list) or depth > 8:
         return []
     parts = [plain_numbers(part, depth + 1) for part in value]

@@ -213,13 +213,13 @@ def declared_bounds(
 def bound(path: Path, key: str, text: bytes, action_dim: int) -> list[float]:
     """A JSON list with one number per action coordinate."""
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_int=float)
     except (ValueError, RecursionError):
         values = None
     if (
         isinstance(values, list)
         and len(values) == action_dim
-        and all(type(value) in (int, float) for value in values)
+        and all(isinstance(value, float) for value in values)
     ):
-        return [float(value) for value in values]
+        return values
     raise UserError(f"{path}: {key} must be a JSON list of {counted(action_dim, 'number')}.")
