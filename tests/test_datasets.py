@@ -4,6 +4,7 @@ import contextlib
 import json
 import pwd
 import re
+import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -504,3 +505,11 @@ def test_a_stopped_writer_leaves_no_half_dataset(there, tmp_path):
         writer.add(next(episodes_of(columns)))
         raise KeyboardInterrupt
     assert list(tmp_path.rglob("*")) == ([out] if there else [])
+
+
+def test_a_full_disk_ends_a_collection_with_one_sentence(tmp_path, monkeypatch, refused):
+    run_path, out = write_run(tmp_path / "run", walk()), tmp_path / "log-v0"
+    full = shutil._ntuple_diskusage(2**40, 2**40, 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    refused(["collect", str(run_path), "--out", str(out)], "log-v0", "its disk is full")
+    assert not out.exists()

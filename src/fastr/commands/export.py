@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fastr.commands.looking import opened
 from fastr.commands.show import Flag, Maybe, Run, print_json
 from fastr.errors import UserError, write_errors
-from fastr.folders import made
+from fastr.folders import made, refuse_used
 from fastr.plurals import counted
 from fastr.runs import RunDirectory
 from fastr.trained import Trained
@@ -49,7 +49,7 @@ class Export:
             raise UserError(f"--episodes is {self.episodes}; it must be at least 0.")
         if self.format == "onnx":
             require_onnx()
-        check_vacant(self.out)
+        refuse_used(self.out)
         trained = opened(self.run_directory)
         if self.seed is not None:
             trained = trained.with_seed(self.seed)
@@ -112,13 +112,6 @@ class Export:
                 f"return {spread} over {counted(self.episodes, 'episode')} of seed {facts['seed']}"
             )
         return 0
-
-
-def check_vacant(out: Path) -> None:
-    """Raise UserError unless the directory is new or empty."""
-    with write_errors(out):
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"--out {out} exists and is not an empty directory; choose another.")
 
 
 def evaluated(trained: Trained, count: int) -> dict[str, Any]:
