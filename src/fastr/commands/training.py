@@ -96,12 +96,11 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
     """
     if (path / CONFIG).exists():
         writer, checkpoint = RunWriter.resume(path)
-        if different := first_difference(writer.config["train"], as_stored(config)):
-            writer.close()
-            raise UserError(f"{path} holds another run: {different}; choose another --out.")
     else:
         writer, checkpoint = begun(config, path), None
     with writer:
+        if different := first_difference(writer.config["train"], as_stored(config)):
+            raise UserError(f"{path} holds another run: {different}; choose another --out.")
         if not ended(config, writer) and (asked := train_and_draw(config, writer, checkpoint)):
             said = f"stopped; the same command goes on in {path.parent}."
             raise StoppedError(said, stopped_by(asked))

@@ -136,7 +136,7 @@ class Transfer:
             entry.label: [evaluations(rows[entry.label], seed) for seed in entry.config.seeds]
             for entry in conditions
         }
-        levels = {f"{Path(path).name}, unadapted": value for path, value in unadapted.items()}
+        levels = {f"{path.name}, unadapted": value for path, value in unadapted.items()}
         title = f"{conditions[0].config.task}: adaptation"
         compared_curves(curves, title, out / "curves.png", levels)
         if self.json:
@@ -164,8 +164,8 @@ def line(condition: Condition, rows: Sequence[dict[str, Any]], unadapted: float)
     config = condition.config
     networks = network_parameters(config, spec(config.task, config.frame_skip))
     frozen = sum(networks[name] for name in kept_networks(config))
-    source = from_json(RunDirectory.open(condition.source).config["train"])
-    before = summary(RunDirectory.open(condition.source).rows(), source.seeds)
+    source = RunDirectory.open(condition.source)
+    before = summary(source.rows(), from_json(source.config["train"]).seeds)
     after = summary(rows, config.seeds)
     reference = before["last_10_evaluations_return_mean"]
     return {
@@ -199,19 +199,12 @@ def what_moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
     for place, seed in enumerate(config.seeds):
         source = of_seed(before, origin.seeds.index(seed))
         change = moved(source, of_seed(after, place), rows)
+        values = {f"CKA of the {name}": value for name, value in change.similarity.items()}
+        values["ranking loss, unadapted"] = change.source_loss
+        values["ranking loss, adapted"] = change.adapted_loss
         found += [
-            {"condition": condition.label, "seed": seed, "what": f"CKA of the {name}", "value": v}
-            for name, v in change.similarity.items()
-        ]
-        losses = {"unadapted": change.source_loss, "adapted": change.adapted_loss}
-        found += [
-            {
-                "condition": condition.label,
-                "seed": seed,
-                "what": f"ranking loss, {name}",
-                "value": value,
-            }
-            for name, value in losses.items()
+            {"condition": condition.label, "seed": seed, "what": what, "value": value}
+            for what, value in values.items()
         ]
     return found
 

@@ -76,9 +76,8 @@ class Parquet(Source):
         if self._wide[column]:
             return len(self._wide[column])
         name = self.columns[column]
-        with reading(self.path):
-            batch = next(self._file.iter_batches(batch_size=1, columns=[name]))
-            first = batch.column(0).value_lengths()[0].as_py()
+        batch = next(self._file.iter_batches(batch_size=1, columns=[name]))
+        first = batch.column(0).value_lengths()[0].as_py()
         if not first:
             raise UserError(f"{self.path}: column {name}, row 0 is empty.")
         return first
