@@ -44,13 +44,13 @@ def pair_of(trained):
     return jnp.asarray(states_of(trained, 1)[0]), jnp.asarray(actions_of(trained, 1)[0])
 
 
-def states_of(trained, count, seed=0):
-    rng = np.random.default_rng(seed)
+def states_of(trained, count):
+    rng = np.random.default_rng(0)
     return rng.normal(3, 200, (count, trained.spec.state_dim)).astype(np.float32)
 
 
-def actions_of(trained, count, seed=1):
-    rng = np.random.default_rng(seed)
+def actions_of(trained, count):
+    rng = np.random.default_rng(1)
     return rng.uniform(-1, 1, (count, trained.spec.action_dim)).astype(np.float32)
 
 
