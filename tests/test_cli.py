@@ -129,7 +129,7 @@ WRONG = {
     "unknown export": (["export", "nowhere", "--out", "there", "--format", "onx"], ["onx", "onnx"]),
     "negative episodes": (
         ["export", "nowhere", "--out", "there", "--episodes", "-1"],
-        ["--episodes", "at least 0"],
+        ["--episodes", "from 0"],
     ),
     "unknown part": (["theory", "seperation"], ["seperation", "separation"]),
     "theory seed twice": (["theory", "--seeds", "1", "1"], ["--seeds", "once"]),
@@ -150,6 +150,10 @@ WRONG = {
     "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),
     "theory option": (["theory", "--output", "here"], ["--output", "--out"]),
     "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "from 1"]),
+    "many episodes of an export": (
+        ["export", "nowhere", "--out", "there", "--episodes", "9" * 20],
+        ["--episodes", "to 100000"],
+    ),
     "many episodes": (["eval", "nowhere", "--episodes", "9" * 20], ["--episodes", "to 100000"]),
     "many updates": (["bench", "walker-walk", "--updates", "9" * 20], ["--updates", "to 1000000"]),
     "no repeats": (["bench", "walker-walk", "--repeats", "0"], ["--repeats", "from 1 to 10000"]),

@@ -59,6 +59,10 @@ def test_importing_fastr_does_not_load_jax():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_what_is_not_loaded_yet_can_be_found():
+    assert {"Trained", "load"} <= set(dir(fastr))
+
+
 def test_what_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="lod"):
         fastr.lod  # noqa: B018

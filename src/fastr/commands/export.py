@@ -5,9 +5,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from fastr.commands.looking import opened
+from fastr.checks import require
+from fastr.commands.looking import MOST_EPISODES, opened
 from fastr.commands.show import Flag, Maybe, Run, print_json
-from fastr.errors import UserError, write_errors
+from fastr.errors import write_errors
 from fastr.folders import made, refuse_used
 from fastr.plurals import counted
 from fastr.runs import RunDirectory
@@ -45,8 +46,7 @@ class Export:
         from fastr.export.agreement import check_agreement, require_onnx, visited_states
         from fastr.export.facts import policy_facts
 
-        if self.episodes < 0:
-            raise UserError(f"--episodes is {self.episodes}; it must be at least 0.")
+        require(self, "episodes", low=0, high=MOST_EPISODES)
         if self.format == "onnx":
             require_onnx()
         refuse_used(self.out)
