@@ -49,8 +49,8 @@ def processes(out):
     return found
 
 
-def until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
+def until(condition):
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)

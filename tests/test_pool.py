@@ -45,8 +45,8 @@ def gone(process_id: int) -> bool:
     return status.rpartition(")")[2].split()[0] == "Z"
 
 
-def eventually(condition, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
+def eventually(condition) -> bool:
+    deadline = time.monotonic() + 30
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
     return condition()

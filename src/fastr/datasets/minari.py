@@ -16,11 +16,11 @@ import h5py
 import numpy as np
 from jaxtyping import Float32
 
-from fastr.datasets.base import About, Chunk, Source, float32, numeric, reading, refuse_bomb
+from fastr.datasets.base import About, Chunk, Source, float32, numeric, refuse_bomb
 from fastr.errors import UserError
 from fastr.plurals import counted
 from fastr.spec import EnvSpec
-from fastr.untrusted import bounded_bytes, require_own
+from fastr.untrusted import bounded_bytes, reading, require_own
 
 DATA, METADATA = "main_data.hdf5", "metadata.json"
 EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")

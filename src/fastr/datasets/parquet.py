@@ -15,7 +15,6 @@ from fastr.datasets.base import (
     Chunk,
     Source,
     float32,
-    reading,
     refuse_bomb,
 )
 from fastr.datasets.columns import (
@@ -29,7 +28,7 @@ from fastr.datasets.columns import (
 from fastr.errors import UserError
 from fastr.plurals import counted
 from fastr.spec import EnvSpec
-from fastr.untrusted import limited_memory
+from fastr.untrusted import limited_memory, reading
 
 VECTORS = ("state", "action", "next_state")
 ARROW_BYTES = 2**31
