@@ -20,6 +20,7 @@ from fastr.commands.show import print_table
 from fastr.commands.training import averaged, going_on
 from fastr.commands.wrong_options import SEVERAL, in_words, missing, one_sentence
 from fastr.config import preset, to_json
+from fastr.errors import UserError
 from fastr.letters import spell_out
 from fastr.profile import STAGES
 from fastr.progress import TrainingProgress
@@ -188,6 +189,19 @@ WRONG = {
         ["runs/nope is not a run directory: it does not exist."],
     ),
 }
+
+
+def test_a_run_is_one_directory_whatever_its_task_is_called(monkeypatch):
+    places = []
+
+    def begun(_, path):
+        places.append(path)
+        raise UserError("That is enough.")
+
+    monkeypatch.setattr(training, "begun", begun)
+    assert run(["train", "gym:Adroit/Door-v1", "--preset", "quick"]) == 2
+    [place] = places
+    assert str(place).startswith("runs/gym-Adroit-Door-v1-fastr-")
 
 
 @pytest.mark.parametrize(("arguments", "named"), WRONG.values(), ids=WRONG.keys())

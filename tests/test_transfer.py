@@ -6,9 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fastr import plots
 from fastr.arrays import heritage, inherited
 from fastr.cli import command, run
+from fastr.commands import transfer
 from fastr.commands.training import begun, check_possible
+from fastr.commands.transfer import Condition, Transfer
 from fastr.config import from_json, preset, to_json
 from fastr.errors import UserError
 from fastr.learner import Engine
@@ -250,6 +253,20 @@ def test_transfer_from_beginning_to_end(source, capsys, monkeypatch, tmp_path):
     assert run(["transfer", source.path.name, *arguments]) == 0
     assert "What moved" in capsys.readouterr().out
     assert (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes() == recorded
+
+
+def test_sources_of_one_name_have_a_level_each(monkeypatch, tmp_path):
+    """As in a sweep that splits the seeds of every method."""
+    methods = ("fastr", "ctrl-sr")
+    paths = {method: tmp_path / method / "seeds-3-7" for method in methods}
+    conditions = [Condition(paths[method], "nothing", tiny(method)) for method in methods]
+    drawn = {}
+    monkeypatch.setattr(plots, "compared_curves", lambda *given: drawn.update(given[-1]))
+    monkeypatch.setattr(transfer, "zero_shot", lambda path, _: list(paths.values()).index(path))
+    monkeypatch.setattr(transfer, "line", lambda *_: {})
+    asked = Transfer(tuple(paths.values()), "dead", json=True)
+    asked.report(conditions, {condition.label: [] for condition in conditions}, tmp_path)
+    assert drawn == {"fastr, unadapted": 0, "ctrl-sr, unadapted": 1}
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from fastr.pool import WorkerError
 from fastr.provenance import provenance
 from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference
 from fastr.summary import LAST, evaluations, summary
+from fastr.units import slug
 
 ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."
 
@@ -40,7 +41,7 @@ class Train:
     def run(self) -> int:
         """Train from frame 0."""
         date = datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = f"{self.config.task.replace(':', '-')}-{self.config.method}-{date}"
+        name = f"{slug(self.config.task)}-{self.config.method}-{date}"
         out = self.out or Path("runs") / name
         with begun(self.config, out) as writer:
             return train_to_the_end(self, self.config, writer, None)

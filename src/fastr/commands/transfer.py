@@ -18,6 +18,7 @@ from fastr.envs import require_imported
 from fastr.errors import UserError
 from fastr.runs import RunDirectory
 from fastr.shifts import split
+from fastr.units import slug
 
 Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]
 HELD_OUT = 512
@@ -67,7 +68,7 @@ class Transfer:
     def run(self) -> int:
         """Zero-shot returns, one condition after the other, then the comparison."""
         conditions = self.conditions()
-        out = self.out or Path("runs") / f"transfer-{conditions[0].config.task.replace(':', '-')}"
+        out = self.out or Path("runs") / f"transfer-{slug(conditions[0].config.task)}"
         rows = rows_of_all({entry.label: entry.config for entry in conditions}, out)
         return self.report(conditions, rows, out)
 
@@ -136,7 +137,7 @@ class Transfer:
             entry.label: [evaluations(rows[entry.label], seed) for seed in entry.config.seeds]
             for entry in conditions
         }
-        levels = {f"{path.name}, unadapted": value for path, value in unadapted.items()}
+        levels = {f"{c.config.method}, unadapted": unadapted[c.source] for c in conditions}
         title = f"{conditions[0].config.task}: adaptation"
         compared_curves(curves, title, out / "curves.png", levels)
         if self.json:
