@@ -548,6 +548,15 @@ def test_the_figure_joins_reports_with_returns(tmp_path, capsys):
     assert not (tmp_path / "folder.csv").exists()
 
 
+def test_a_figure_without_a_marker_leaves_nothing(tmp_path, refused):
+    (tmp_path / "report.json").write_text(json.dumps({"datasets": [entry_of("a", "dog-run")]}))
+    table = tmp_path / "returns.csv"
+    table.write_text("method,task,mean\nfastr,dog-run,9\n")
+    arguments = ["misfit-figure", str(tmp_path), "--returns", str(table)]
+    refused([*arguments, "--out", str(tmp_path / "new" / "a.png")], "No dataset has both")
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "start"), [("a.PNG", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")]
 )

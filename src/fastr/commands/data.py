@@ -12,7 +12,7 @@ import tyro
 from fastr.checks import require, require_seeds
 from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.errors import UserError, write_errors
-from fastr.folders import refuse_used
+from fastr.folders import made, refuse_used
 from fastr.misfit.config import MisfitConfig
 from fastr.plurals import counted
 
@@ -165,8 +165,7 @@ class MisfitFigure:
 
         require_picture(self.out)
         found = points(self.reports, returns_of(self.returns))
-        with write_errors(self.out):
-            self.out.parent.mkdir(parents=True, exist_ok=True)
+        with made(self.out.parent), write_errors(self.out):
             draw(found, self.out)
             write_table(found, self.out.with_suffix(".csv"))
         if self.json:
