@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fastr import plots
-from fastr.arrays import heritage, inherited
+from fastr.arrays import heritage, inherited, legacy
 from fastr.cli import command, run
 from fastr.commands import transfer
 from fastr.commands.training import begun, check_possible
@@ -94,10 +94,10 @@ def test_resuming_in_the_middle_is_exact(source, adapted, tmp_path):
     assert rows(RunDirectory.open(tmp_path / "run")) == rows(adapted)
 
 
-def inheriting(config, spec=PENDULUM):
+def inheriting(config):
     """What a run of this configuration would start with."""
-    engine = Engine(config.agent, spec, config.seeds, capacity=8, random_steps=0)
-    return inherited(engine.init(), config, spec)
+    engine = Engine(config.agent, PENDULUM, config.seeds, capacity=8, random_steps=0)
+    return inherited(engine.init(), config, PENDULUM)
 
 
 def test_some_seeds_of_the_source_are_enough(source):
@@ -198,7 +198,7 @@ def test_what_is_not_kept_may_differ(source):
 
 def test_another_body_is_one_sentence(source):
     with pytest.raises(UserError, match="another body: it has 3 observation entries and 1 act"):
-        inheriting(heir(source), EnvSpec(5, 1))
+        legacy(heir(source), EnvSpec(5, 1))
 
 
 def test_a_source_without_anything_to_keep_is_refused():
