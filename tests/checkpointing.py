@@ -26,7 +26,7 @@ def replay_rows(start: int, end: int, branch: int = 0) -> np.ndarray:
     return steps * 100 + places + branch * 1e6
 
 
-def arrays_at(frames: int, branch: int = 0) -> dict[str, np.ndarray]:
+def arrays_at(frames: int, branch: int) -> dict[str, np.ndarray]:
     return {
         "weights": np.full((2, 5), frames + branch / 2, np.float32),
         "clock": np.asarray(frames, np.int32),
@@ -36,7 +36,7 @@ def arrays_at(frames: int, branch: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def snapshot(step: int, since: int, *, branch: int = 0, capacity: int = CAPACITY) -> Snapshot:
+def snapshot(step: int, since: int, *, branch: int = 0) -> Snapshot:
     """What a run hands over at an agent step, when the last checkpoint was made at `since`."""
     return Snapshot(
         frames=step * 10,
@@ -44,7 +44,7 @@ def snapshot(step: int, since: int, *, branch: int = 0, capacity: int = CAPACITY
         host={"step": step, "generator": 2**127 + step, "best": math.nan, "branch": branch},
         replay_rows=replay_rows(since, step, branch),
         replay_start=since,
-        capacity=capacity,
+        capacity=CAPACITY,
     )
 
 

@@ -20,6 +20,7 @@ from fastr.commands.show import print_table
 from fastr.commands.training import averaged, going_on
 from fastr.commands.wrong_options import SEVERAL, in_words, missing, one_sentence
 from fastr.config import preset, to_json
+from fastr.errors import UserError
 from fastr.letters import spell_out
 from fastr.profile import STAGES
 from fastr.progress import TrainingProgress
@@ -129,7 +130,7 @@ WRONG = {
     "unknown export": (["export", "nowhere", "--out", "there", "--format", "onx"], ["onx", "onnx"]),
     "negative episodes": (
         ["export", "nowhere", "--out", "there", "--episodes", "-1"],
-        ["--episodes", "at least 0"],
+        ["--episodes", "from 0"],
     ),
     "unknown part": (["theory", "seperation"], ["seperation", "separation"]),
     "theory seed twice": (["theory", "--seeds", "1", "1"], ["--seeds", "once"]),
@@ -150,6 +151,10 @@ WRONG = {
     "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),
     "theory option": (["theory", "--output", "here"], ["--output", "--out"]),
     "no episodes": (["eval", "nowhere", "--episodes", "0"], ["--episodes", "from 1"]),
+    "many episodes of an export": (
+        ["export", "nowhere", "--out", "there", "--episodes", "9" * 20],
+        ["--episodes", "to 100000"],
+    ),
     "many episodes": (["eval", "nowhere", "--episodes", "9" * 20], ["--episodes", "to 100000"]),
     "many updates": (["bench", "walker-walk", "--updates", "9" * 20], ["--updates", "to 1000000"]),
     "no repeats": (["bench", "walker-walk", "--repeats", "0"], ["--repeats", "from 1 to 10000"]),
@@ -184,6 +189,19 @@ WRONG = {
         ["runs/nope is not a run directory: it does not exist."],
     ),
 }
+
+
+def test_a_run_is_one_directory_whatever_its_task_is_called(monkeypatch):
+    places = []
+
+    def begun(_, path):
+        places.append(path)
+        raise UserError("That is enough.")
+
+    monkeypatch.setattr(training, "begun", begun)
+    assert run(["train", "gym:Adroit/Door-v1", "--preset", "quick"]) == 2
+    [place] = places
+    assert str(place).startswith("runs/gym-Adroit-Door-v1-fastr-")
 
 
 @pytest.mark.parametrize(("arguments", "named"), WRONG.values(), ids=WRONG.keys())

@@ -4,6 +4,7 @@ import contextlib
 import json
 import pwd
 import re
+import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -192,6 +193,20 @@ def test_bounds_come_from_the_file_or_from_the_data(tmp_path):
     store, _ = loaded(path, tmp_path, observed=True)
     np.testing.assert_array_equal(store.action_low, columns["action"].min(axis=0))
     np.testing.assert_array_equal(store.action_high, columns["action"].max(axis=0))
+
+
+def test_bounds_beyond_all_numbers_are_no_range(tmp_path):
+    path = write_minari(tmp_path / "log-v0", walk())
+    metadata = path / "data" / "metadata.json"
+    content = json.loads(metadata.read_text())
+    space = json.loads(content["action_space"]) | {"high": [10**400] * 2}
+    metadata.write_text(json.dumps(content | {"action_space": json.dumps(space)}))
+    table = write_parquet(
+        tmp_path / "a.parquet", walk(), bounds={"low": [-1, -1], "high": [10**400] * 2}
+    )
+    for dataset in (path, table):
+        with pytest.raises(UserError, match="no finite range"):
+            base.require_bounds(open_source(str(dataset)))
 
 
 def changed(**changes):
@@ -490,3 +505,11 @@ def test_a_stopped_writer_leaves_no_half_dataset(there, tmp_path):
         writer.add(next(episodes_of(columns)))
         raise KeyboardInterrupt
     assert list(tmp_path.rglob("*")) == ([out] if there else [])
+
+
+def test_a_full_disk_ends_a_collection_with_one_sentence(tmp_path, monkeypatch, refused):
+    run_path, out = write_run(tmp_path / "run", walk()), tmp_path / "log-v0"
+    full = shutil._ntuple_diskusage(2**40, 2**40, 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    refused(["collect", str(run_path), "--out", str(out)], "log-v0", "its disk is full")
+    assert not out.exists()

@@ -76,7 +76,7 @@ def test_a_stuck_evaluation_is_reported_and_ended(evaluator, leaves, monkeypatch
     assert not under_way.done()
     begun = time.monotonic()
     with pytest.raises(WorkerError, match=r"seed 4 was silent for [3-5]\.\d seconds at agent step"):
-        eventually(under_way.done, 30)
+        eventually(under_way.done)
     assert time.monotonic() - begun < 30
     [process] = one.processes
     assert process.pid is not None

@@ -548,6 +548,15 @@ def test_the_figure_joins_reports_with_returns(tmp_path, capsys):
     assert not (tmp_path / "folder.csv").exists()
 
 
+def test_a_figure_without_a_marker_leaves_nothing(tmp_path, refused):
+    (tmp_path / "report.json").write_text(json.dumps({"datasets": [entry_of("a", "dog-run")]}))
+    table = tmp_path / "returns.csv"
+    table.write_text("method,task,mean\nfastr,dog-run,9\n")
+    arguments = ["misfit-figure", str(tmp_path), "--returns", str(table)]
+    refused([*arguments, "--out", str(tmp_path / "new" / "a.png")], "No dataset has both")
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "start"), [("a.PNG", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")]
 )
@@ -652,6 +661,19 @@ def test_any_table_is_read_or_refused(content, tmp_path_factory):
         assert str(path) in str(error)  # noqa: PT017
         return
     assert all(math.isfinite(value) for value in returns.values())
+
+
+@pytest.mark.parametrize("change", [{"action_dim": 10**400}, {"nce_misfit": {"value": 10**400}}])
+def test_a_report_with_a_number_beyond_all_bounds_is_refused(change, tmp_path):
+    misfit = {"value": 0.1, "low": 0.05, "high": 0.2}
+    entry = {"name": "log", "action_dim": 6, "nce_misfit": misfit, "moment_misfit": misfit}
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"datasets": [entry]}))
+    assert points([path], {})[0].action_dim == 6
+    entry |= {name: misfit | v if isinstance(v, dict) else v for name, v in change.items()}
+    path.write_text(json.dumps({"datasets": [entry]}))
+    with pytest.raises(UserError, match="is not a report"):
+        points([path], {})
 
 
 @given(

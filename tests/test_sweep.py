@@ -36,9 +36,9 @@ def no_pause(monkeypatch):
     monkeypatch.setattr("fastr.sweep.schedule.POLL_SECONDS", 0.02)
 
 
-def swept(out, wanted, asked=lambda _: 0, *, retries=2, jobs=2):
-    """Run a sweep to its end; the states by task and the scheduler."""
-    scheduler = Scheduler(out, wanted, LocalEngine([Slot({}, ())] * jobs), retries, FAKE)
+def swept(out, wanted, asked=lambda _: 0, *, retries=2):
+    """Run a sweep to its end, two units at a time; its scheduler."""
+    scheduler = Scheduler(out, wanted, LocalEngine([Slot({}, ())] * 2), retries, FAKE)
     scheduler.run(lambda _: None, lambda: asked(scheduler))
     return scheduler
 
@@ -166,17 +166,24 @@ def test_a_run_that_somebody_stops_goes_on(code, note, tmp_path):
 
 
 def test_a_second_request_ends_everything_at_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "5")
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "60")
     [unit] = units(tmp_path, "good")
-    begun = time.monotonic()
-    scheduler = swept(tmp_path, [unit], lambda _: 2 * int(unit.run.exists()))
+    asked = []
+
+    def twice(_):
+        if unit.run.exists():
+            asked.append(time.monotonic())
+        return 2 * bool(asked)
+
+    scheduler = swept(tmp_path, [unit], twice)
     assert states(scheduler) == {"good": "stopped"}
-    assert time.monotonic() - begun < 4
+    # From the request on: how long a process takes to start is the machine's affair.
+    assert time.monotonic() - asked[0] < 30
     assert processes(tmp_path) == []
 
 
 def test_a_killed_sweep_leaves_nobody_behind_and_what_it_ran_was_saved(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.05")
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.2")
     [unit] = units(tmp_path, "good")
     script = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]); import test_sweep;"
@@ -261,6 +268,8 @@ def test_any_bytes_may_stand_in_rows(tmp_path_factory, junk, count):
     found = state.newest_rows(path)
     assert list(found[:count]) == [row] * count
     assert all(state.sound_row(json.dumps(entry).encode()) == entry for entry in found)
+    for name in ("seconds", "return"):
+        assert state.sound_row(json.dumps(row | {name: 10**400}).encode()) is None
 
 
 def test_progress_reads_the_newest_evaluation_of_a_long_file(tmp_path):

@@ -179,4 +179,4 @@ def test_smoke_survives_a_killed_worker_and_a_lost_node(cluster, tmp_path):
         evaluated = [row["frames"] for row in rows if row["kind"] == "evaluation"]
         assert evaluated == list(range(0, 6_001, 200))
         assert RunDirectory.open(work.unit.run).latest().frames == 6_000
-    until(lambda: processes(tmp_path) == [], 60)
+    until(lambda: processes(tmp_path) == [])

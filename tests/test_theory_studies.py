@@ -112,7 +112,7 @@ SMALL = SeparationStudy(
 
 
 def test_the_factored_class_is_ahead_on_cp_and_overtaken_off_it():
-    on, off = (SMALL.spectral_errors(SMALL.truth(dial)) for dial in (0.0, 0.5))
+    on, off = (SMALL.spectral_errors(dial) for dial in (0.0, 0.5))
     of_factored, of_joint = (log_interval(on[kind]) for kind in ("factored", "joint"))
     assert np.all(of_factored.below(of_joint))
     of_factored, of_joint = (log_interval(off[kind]) for kind in ("factored", "joint"))
@@ -158,7 +158,7 @@ def test_certificates_cross_later_with_norms_that_hold_the_kernel():
 
 def test_errors_are_degrees_of_freedom_over_n():
     assert SMALL.freedom == {"factored": 3 * 25, "joint": 3 * (81 + 9 - 3)}
-    errors = SMALL.spectral_errors(SMALL.truth(0.0))
+    errors = SMALL.spectral_errors(0.0)
     for kind, count in SMALL.freedom.items():
         assert (errors[kind] * SMALL.n)[:, 2:].mean() == pytest.approx(count, rel=0.15)
 

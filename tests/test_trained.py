@@ -44,19 +44,23 @@ def pair_of(trained):
     return jnp.asarray(states_of(trained, 1)[0]), jnp.asarray(actions_of(trained, 1)[0])
 
 
-def states_of(trained, count, seed=0):
-    rng = np.random.default_rng(seed)
+def states_of(trained, count):
+    rng = np.random.default_rng(0)
     return rng.normal(3, 200, (count, trained.spec.state_dim)).astype(np.float32)
 
 
-def actions_of(trained, count, seed=1):
-    rng = np.random.default_rng(seed)
+def actions_of(trained, count):
+    rng = np.random.default_rng(1)
     return rng.uniform(-1, 1, (count, trained.spec.action_dim)).astype(np.float32)
 
 
 def test_importing_fastr_does_not_load_jax():
     code = "import fastr, sys; fastr.__version__; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_not_loaded_yet_can_be_found():
+    assert {"Trained", "load"} <= set(dir(fastr))
 
 
 def test_what_is_not_there_is_an_attribute_error():

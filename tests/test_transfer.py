@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fastr.arrays import heritage, inherited
+from fastr import plots
+from fastr.arrays import heritage, inherited, legacy
 from fastr.cli import command, run
+from fastr.commands import transfer
 from fastr.commands.training import begun, check_possible
+from fastr.commands.transfer import Condition, Transfer
 from fastr.config import from_json, preset, to_json
 from fastr.errors import UserError
 from fastr.learner import Engine
@@ -92,10 +95,10 @@ def test_resuming_in_the_middle_is_exact(source, adapted, tmp_path):
     assert rows(RunDirectory.open(tmp_path / "run")) == rows(adapted)
 
 
-def inheriting(config, spec=PENDULUM):
+def inheriting(config):
     """What a run of this configuration would start with."""
-    engine = Engine(config.agent, spec, config.seeds, capacity=8, random_steps=0)
-    return inherited(engine.init(), config, spec)
+    engine = Engine(config.agent, PENDULUM, config.seeds, capacity=8, random_steps=0)
+    return inherited(engine.init(), config, PENDULUM)
 
 
 def test_some_seeds_of_the_source_are_enough(source):
@@ -196,7 +199,7 @@ def test_what_is_not_kept_may_differ(source):
 
 def test_another_body_is_one_sentence(source):
     with pytest.raises(UserError, match="another body: it has 3 observation entries and 1 act"):
-        inheriting(heir(source), EnvSpec(5, 1))
+        legacy(heir(source), EnvSpec(5, 1))
 
 
 def test_a_source_without_anything_to_keep_is_refused():
@@ -257,6 +260,20 @@ def test_transfer_from_beginning_to_end(source, capsys, monkeypatch, tmp_path):
         trainable = condition["trainable_parameters"]
         assert name == f"{condition['condition']}: {trainable:,} trainable"
     assert (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes() == recorded
+
+
+def test_sources_of_one_name_have_a_level_each(monkeypatch, tmp_path):
+    """As in a sweep that splits the seeds of every method."""
+    methods = ("fastr", "ctrl-sr")
+    paths = {method: tmp_path / method / "seeds-3-7" for method in methods}
+    conditions = [Condition(paths[method], "nothing", tiny(method)) for method in methods]
+    drawn = {}
+    monkeypatch.setattr(plots, "compared_curves", lambda *given: drawn.update(given[-1]))
+    monkeypatch.setattr(transfer, "zero_shot", lambda path, _: list(paths.values()).index(path))
+    monkeypatch.setattr(transfer, "line", lambda *_: {})
+    asked = Transfer(tuple(paths.values()), "dead", json=True)
+    asked.report(conditions, {condition.label: [] for condition in conditions}, tmp_path)
+    assert drawn == {"fastr, unadapted": 0, "ctrl-sr, unadapted": 1}
 
 
 @pytest.mark.parametrize(

@@ -275,9 +275,9 @@ def test_a_long_tensor_header_is_refused(tmp_path):
 # Datasets that promise more than they hold.
 
 
-def npy(header, data=b"", version=b"\x01\x00"):
+def npy(header, data):
     text = header.encode()
-    return b"\x93NUMPY" + version + struct.pack("<H", len(text)) + text + data
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
 
 
 def repacked(path, **members):

@@ -13,6 +13,11 @@ __all__ = ["Trained", "__version__", "load"]
 __version__ = "0.1.0"
 
 
+def __dir__() -> list[str]:
+    """Also the names that are not there yet, for whoever asks what there is."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """The names that bring in JAX, when they are first asked for."""
     if name not in ("Trained", "load"):

@@ -56,9 +56,17 @@ def check_saved(cohort: Cohort, arrays: dict[str, np.ndarray], spec: EnvSpec) ->
         steps = len(arrays[name]) if name in arrays and arrays[name].ndim else 0
         wanted[name] = (steps, spec.action_dim), floats
     for name, (shape, dtype) in wanted.items():
-        found = arrays.get(name)
-        if found is None or found.shape != shape or found.dtype != dtype:
-            raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
+        fitting(arrays, name, shape, dtype)
+
+
+def fitting(
+    arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
+    """The saved array of this name; UserError unless it is there in this form."""
+    found = arrays.get(name)
+    if found is None or found.shape != shape or found.dtype != dtype:
+        raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
+    return found
 
 
 def saved_cohort(config: TrainConfig, checkpoint: Checkpoint) -> tuple[Cohort, EnvSpec]:
@@ -94,10 +102,7 @@ def _array(
     # Priorities too: their shape follows the capacity, which is 1 here.
     if name.startswith("learners.replay."):
         return jnp.zeros(leaf.shape, leaf.dtype)
-    found = arrays.get(name)
-    if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
-        raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
-    return found
+    return fitting(arrays, name, leaf.shape, leaf.dtype)
 
 
 def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:

@@ -20,14 +20,14 @@ from fastr.roofline import floors
 from fastr.spec import EnvSpec
 
 SIMULATED_STEPS = 200
+ROWS = 5_000
+"""Of the replay that updates sample from."""
 
 
-def bench(
-    config: TrainConfig, spec: EnvSpec, *, updates: int, repeats: int, rows: int = 5_000
-) -> dict[str, Any]:
+def bench(config: TrainConfig, spec: EnvSpec, *, updates: int, repeats: int) -> dict[str, Any]:
     """Times of updates of all seeds on random transitions, and of everything beside them."""
     engine = Engine(
-        config.agent, spec, config.seeds, capacity=rows, random_steps=config.random_steps
+        config.agent, spec, config.seeds, capacity=ROWS, random_steps=config.random_steps
     )
     cohort = engine.init()
     generator = np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """The paper's experiments as plain values: which commands, with which options, in which order."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from fastr.errors import UserError
@@ -130,7 +130,7 @@ class Experiment:
     preset: Preset = "paper"
     frames: int | None = None
     """None for the preset's."""
-    options: tuple[str, ...] = field(default=())
+    options: tuple[str, ...] = ()
 
 
 EXPERIMENTS: dict[Name, Experiment] = {

@@ -4,7 +4,14 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fastr.errors import write_errors
+from fastr.errors import UserError, write_errors
+
+
+def refuse_used(out: Path) -> None:
+    """Raise UserError unless this directory is new or empty."""
+    with write_errors(out):
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} exists and is not an empty directory; choose another --out.")
 
 
 @contextlib.contextmanager

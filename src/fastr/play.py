@@ -12,6 +12,7 @@ from fastr.evaluate import Evaluator, evaluation_workers
 from fastr.plurals import counted
 from fastr.progress import stage
 from fastr.screens import Screen
+from fastr.spec import EnvSpec
 from fastr.tiles import STRONGEST, Strongest, Tile, canvas_size, mosaic, tile_height
 from fastr.trained import Trained
 
@@ -32,7 +33,7 @@ def greedy_returns(
 ) -> Float[np.ndarray, "seed episode"]:
     """The undiscounted return of every episode of this task, played in worker processes."""
     config = policies[0].config
-    check_body(policies[0], task)
+    require_body(policies[0], task, envs.ending_spec(task, config.frame_skip))
     seeds = [one.seed for one in policies]
     workers = evaluation_workers(len(seeds), len(episodes))
     total = len(seeds) * len(episodes)
@@ -44,13 +45,13 @@ def greedy_returns(
         return under_way.returns(advance)
 
 
-def check_body(trained: Trained, task: str) -> None:
-    """Raise UserError unless the task can be played and has the sizes of the policy's training."""
-    here, there = envs.ending_spec(task, trained.config.frame_skip), trained.spec
+def require_body(trained: Trained, task: str, here: EnvSpec) -> None:
+    """Raise UserError unless a task has the sizes of the policy's training."""
+    there = trained.spec
     if here != there:
         raise UserError(
-            f"{task} has {here.in_words} here, but {there.state_dim} and "
-            f"{there.action_dim} in {trained.path}: it is not the same environment."
+            f"{task} has {here.in_words} here, but {there.state_dim} and {there.action_dim} in "
+            f"{trained.path}: it is not the same environment."
         )
 
 

@@ -4,7 +4,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +15,21 @@ from fastr.plurals import counted
 
 MINUTE = 60.0
 """Between two lines of a training where there is no terminal, evaluations aside."""
+LINE_SECONDS = 15.0
+"""Between two lines of a stage where there is no terminal."""
+
+
+def bar_of(unit: str, console: Console) -> Progress:
+    """A bar that counts in these units, shown on a terminal alone."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
 
 class TrainingProgress:
@@ -24,15 +38,7 @@ class TrainingProgress:
     def __init__(self, config: TrainConfig):
         self.config = config
         self.console = Console(file=sys.stderr)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} frames"),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not self.console.is_terminal,
-        )
+        self.bar = bar_of("frames", self.console)
         self.task = self.bar.add_task(config.task, total=config.frames, figures="compiling ...")
         self.evaluated: dict[int, dict[int, float]] = {}
         self.last_step: tuple[float, int] | None = None
@@ -94,17 +100,8 @@ class TrainingProgress:
             say(f"{self.config.task}: {seeds}, starting and compiling")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bar.stop()
-
-
-LINE_SECONDS = 15.0
-"""Between two lines of a stage where there is no terminal."""
 
 
 @contextlib.contextmanager
@@ -114,15 +111,7 @@ def stage(what: str, total: int, unit: str, first: str = "") -> Iterator[Callabl
     Everything goes to stderr. What comes first is named where it takes long.
     """
     console = Console(file=sys.stderr)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
-        TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
+    bar = bar_of(unit, console)
     task = bar.add_task(what, total=total, figures=first)
     if first and not console.is_terminal:
         say(f"{what}: {first}")

@@ -19,6 +19,11 @@ class EnvSpec:
         return f"{entries} and {counted(self.action_dim, 'actuator')}"
 
     @property
+    def packed_dim(self) -> int:
+        """Numbers in one packed transition without reward: state, action, next state."""
+        return 2 * self.state_dim + self.action_dim
+
+    @property
     def row_dim(self) -> int:
         """Numbers in one packed transition: state, action, next state, reward, continues."""
-        return 2 * self.state_dim + self.action_dim + 2
+        return self.packed_dim + 2

@@ -45,6 +45,18 @@ def bounded_bytes(path: Path, limit: int = TEXT_BYTES) -> bytes:
 
 
 @contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a malformed file makes its library raise into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{path} cannot be read ({said}); is it damaged?") from error
+
+
+@contextlib.contextmanager
 def limited_memory(size: int) -> Iterator[None]:
     """So many bytes of address space more than now, and no more: then an allocation fails.
 

@@ -251,9 +251,9 @@ def rising_seconds(path: Path) -> bool:
     return all(a <= b for a, b in zip([0.0, *seconds], seconds, strict=False))
 
 
-def wait_for(condition, seconds: float = START_SECONDS, pause: float = 0.01) -> bool:
-    """Whether the condition comes true within this time."""
-    deadline = time.monotonic() + seconds
+def wait_for(condition, pause: float = 0.01) -> bool:
+    """Whether the condition comes true within the time that a process has to start."""
+    deadline = time.monotonic() + START_SECONDS
     while not (true := condition()) and time.monotonic() < deadline:
         time.sleep(pause)
     return true

@@ -1,6 +1,5 @@
 """Arrays in safetensors files: written to the disk, and read with distrust."""
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,3 @@ def tensors(path: Path) -> Any:
         raise UserError(f"{path} has a header of {promised:,} bytes; {HEADER_BYTES:,} are enough.")
     # Not mapped into memory: a file cut while it is mapped kills the process that reads it.
     return safe_open(path, framework="np", backend="pread")
-
-
-@contextlib.contextmanager
-def reading(path: Path):
-    """Turn whatever a malformed file makes safetensors or numpy raise into a UserError."""
-    try:
-        yield
-    except Exception as error:
-        raise UserError(f"{path} cannot be read ({error}).") from error

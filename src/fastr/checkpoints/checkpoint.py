@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from fastr.checkpoints.array_files import reading, tensors
+from fastr.checkpoints.array_files import tensors
 from fastr.checkpoints.files import FileRecord, file_record
 from fastr.checkpoints.segments import Segment
 from fastr.errors import UserError
+from fastr.untrusted import reading
 
 ROWS = "rows.jsonl"
 CONFIG = "config.json"

@@ -12,6 +12,7 @@ import tyro
 from fastr.checks import require, require_seeds
 from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.errors import UserError, write_errors
+from fastr.folders import made, refuse_used
 from fastr.misfit.config import MisfitConfig
 from fastr.plurals import counted
 
@@ -49,12 +50,6 @@ class Misfit:
         print(f"report          {out / 'report.html'}")
         print(f"numbers         {out / 'report.json'}")
         return 0
-
-
-def refuse_used(out: Path) -> None:
-    """Raise UserError if something is there already."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not empty; choose another --out.")
 
 
 def print_misfits(report: dict[str, Any]) -> None:
@@ -170,8 +165,7 @@ class MisfitFigure:
 
         require_picture(self.out)
         found = points(self.reports, returns_of(self.returns))
-        with write_errors(self.out):
-            self.out.parent.mkdir(parents=True, exist_ok=True)
+        with made(self.out.parent), write_errors(self.out):
             draw(found, self.out)
             write_table(found, self.out.with_suffix(".csv"))
         if self.json:

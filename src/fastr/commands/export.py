@@ -5,10 +5,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from fastr.commands.looking import opened
+from fastr.checks import require
+from fastr.commands.looking import MOST_EPISODES, opened
 from fastr.commands.show import Flag, Maybe, Run, print_json
-from fastr.errors import UserError, write_errors
-from fastr.folders import made
+from fastr.errors import write_errors
+from fastr.folders import made, refuse_used
 from fastr.plurals import counted
 from fastr.runs import RunDirectory
 from fastr.trained import Trained
@@ -45,11 +46,10 @@ class Export:
         from fastr.export.agreement import check_agreement, require_onnx, visited_states
         from fastr.export.facts import policy_facts
 
-        if self.episodes < 0:
-            raise UserError(f"--episodes is {self.episodes}; it must be at least 0.")
+        require(self, "episodes", low=0, high=MOST_EPISODES)
         if self.format == "onnx":
             require_onnx()
-        check_vacant(self.out)
+        refuse_used(self.out)
         trained = opened(self.run_directory)
         if self.seed is not None:
             trained = trained.with_seed(self.seed)
@@ -112,13 +112,6 @@ class Export:
                 f"return {spread} over {counted(self.episodes, 'episode')} of seed {facts['seed']}"
             )
         return 0
-
-
-def check_vacant(out: Path) -> None:
-    """Raise UserError unless the directory is new or empty."""
-    with write_errors(out):
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"--out {out} exists and is not an empty directory; choose another.")
 
 
 def evaluated(trained: Trained, count: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from fastr.checks import require
 from fastr.commands.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.envs.names import respelled
 from fastr.errors import UserError, write_errors
@@ -69,10 +70,9 @@ class Report:
         """Raise UserError for options that cannot be."""
         if not self.paths and not self.compare:
             raise UserError("fastr report needs RUNS, for example `fastr report runs`.")
-        if self.price_per_hour is not None and not 0 <= self.price_per_hour < 1e9:
-            raise UserError(f"--price-per-hour is {self.price_per_hour}; it must be at least 0.")
-        if self.bootstrap_seed < 0:
-            raise UserError(f"--bootstrap-seed is {self.bootstrap_seed}; it must be at least 0.")
+        if self.price_per_hour is not None:
+            require(self, "price_per_hour", low=0, high=1_000_000_000)
+        require(self, "bootstrap_seed", low=0)
         if any(not abs(value) < 1e12 for value in self.reach):
             raise UserError("--reach takes finite returns.")
         if self.readme:

@@ -15,6 +15,7 @@ from fastr.experiments import CONDITIONS
 from fastr.methods import AgentConfig
 from fastr.names import Preset
 from fastr.representations.ranking import RankingConfig
+from fastr.units import slug
 
 LARGEST_BATCH = 2**14
 """Of a coverage, which scores all pairs of a batch in float64: 2 GiB for each noise level."""
@@ -45,7 +46,7 @@ class Ablation:
 
     def run(self) -> int:
         """One method after the other, then the table."""
-        out = self.out or Path("runs") / f"ablation-{spelled(self.task).replace(':', '-')}"
+        out = self.out or Path("runs") / f"ablation-{slug(spelled(self.task))}"
         configs = {method: self.config(method) for method in dict.fromkeys(self.methods)}
         return self.report(configs, rows_of_all(configs, out), out)
 

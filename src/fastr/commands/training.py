@@ -22,6 +22,7 @@ from fastr.pool import WorkerError
 from fastr.provenance import provenance
 from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference
 from fastr.summary import LAST, evaluations, summary
+from fastr.units import slug
 
 ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."
 
@@ -40,7 +41,7 @@ class Train:
     def run(self) -> int:
         """Train from frame 0."""
         date = datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = f"{self.config.task.replace(':', '-')}-{self.config.method}-{date}"
+        name = f"{slug(self.config.task)}-{self.config.method}-{date}"
         out = self.out or Path("runs") / name
         with begun(self.config, out) as writer:
             return train_to_the_end(self, self.config, writer, None)
@@ -96,12 +97,11 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
     """
     if (path / CONFIG).exists():
         writer, checkpoint = RunWriter.resume(path)
-        if different := first_difference(writer.config["train"], as_stored(config)):
-            writer.close()
-            raise UserError(f"{path} holds another run: {different}; choose another --out.")
     else:
         writer, checkpoint = begun(config, path), None
     with writer:
+        if different := first_difference(writer.config["train"], as_stored(config)):
+            raise UserError(f"{path} holds another run: {different}; choose another --out.")
         if not ended(config, writer) and (asked := train_and_draw(config, writer, checkpoint)):
             said = f"stopped; the same command goes on in {path.parent}."
             raise StoppedError(said, stopped_by(asked))

@@ -18,6 +18,7 @@ from fastr.envs import require_imported
 from fastr.errors import UserError
 from fastr.runs import RunDirectory
 from fastr.shifts import split
+from fastr.units import slug
 
 Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]
 HELD_OUT = 512
@@ -67,7 +68,7 @@ class Transfer:
     def run(self) -> int:
         """Zero-shot returns, one condition after the other, then the comparison."""
         conditions = self.conditions()
-        out = self.out or Path("runs") / f"transfer-{conditions[0].config.task.replace(':', '-')}"
+        out = self.out or Path("runs") / f"transfer-{slug(conditions[0].config.task)}"
         rows = rows_of_all({entry.label: entry.config for entry in conditions}, out)
         return self.report(conditions, rows, out)
 
@@ -136,7 +137,7 @@ class Transfer:
             in_legend(said): [evaluations(rows[entry.label], seed) for seed in entry.config.seeds]
             for entry, said in zip(conditions, lines, strict=True)
         }
-        levels = {f"{Path(path).name}, unadapted": value for path, value in unadapted.items()}
+        levels = {f"{c.config.method}, unadapted": unadapted[c.source] for c in conditions}
         title = f"{conditions[0].config.task}: adaptation"
         compared_curves(curves, title, out / "curves.png", levels)
         if self.json:
@@ -169,8 +170,8 @@ def line(condition: Condition, rows: Sequence[dict[str, Any]], unadapted: float)
     config = condition.config
     networks = network_parameters(config, spec(config.task, config.frame_skip))
     frozen = sum(networks[name] for name in kept_networks(config))
-    source = from_json(RunDirectory.open(condition.source).config["train"])
-    before = summary(RunDirectory.open(condition.source).rows(), source.seeds)
+    source = RunDirectory.open(condition.source)
+    before = summary(source.rows(), from_json(source.config["train"]).seeds)
     after = summary(rows, config.seeds)
     reference = before["last_10_evaluations_return_mean"]
     return {
@@ -204,19 +205,12 @@ def what_moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
     for place, seed in enumerate(config.seeds):
         source = of_seed(before, origin.seeds.index(seed))
         change = moved(source, of_seed(after, place), rows)
+        values = {f"CKA of the {name}": value for name, value in change.similarity.items()}
+        values["ranking loss, unadapted"] = change.source_loss
+        values["ranking loss, adapted"] = change.adapted_loss
         found += [
-            {"condition": condition.label, "seed": seed, "what": f"CKA of the {name}", "value": v}
-            for name, v in change.similarity.items()
-        ]
-        losses = {"unadapted": change.source_loss, "adapted": change.adapted_loss}
-        found += [
-            {
-                "condition": condition.label,
-                "seed": seed,
-                "what": f"ranking loss, {name}",
-                "value": value,
-            }
-            for name, value in losses.items()
+            {"condition": condition.label, "seed": seed, "what": what, "value": value}
+            for what, value in values.items()
         ]
     return found
 

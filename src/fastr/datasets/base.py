@@ -1,7 +1,6 @@
 """What every source of transitions offers, and the checks that all of them pass through."""
 
 import abc
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,15 +149,3 @@ def float32(values: np.ndarray) -> Float32[np.ndarray, "*any"]:
 def numeric(dtype: np.dtype) -> bool:
     """Whether arrays of this type hold plain numbers."""
     return dtype.kind in "fiub"
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a malformed file makes its library raise into a UserError."""
-    try:
-        yield
-    except (UserError, KeyboardInterrupt, GeneratorExit):
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{path} cannot be read ({said}); is it damaged?") from error

@@ -16,11 +16,11 @@ import h5py
 import numpy as np
 from jaxtyping import Float32
 
-from fastr.datasets.base import About, Chunk, Source, float32, numeric, reading, refuse_bomb
+from fastr.datasets.base import About, Chunk, Source, float32, numeric, refuse_bomb
 from fastr.errors import UserError
 from fastr.plurals import counted
 from fastr.spec import EnvSpec
-from fastr.untrusted import bounded_bytes, require_own
+from fastr.untrusted import bounded_bytes, reading, require_own
 
 DATA, METADATA = "main_data.hdf5", "metadata.json"
 EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
@@ -217,7 +217,8 @@ def box_bounds(
     if space is None:
         return None
     try:
-        box = json.loads(space) if isinstance(space, str) else {}
+        # A whole number may be too large for a float; as one from the beginning it is infinite.
+        box = json.loads(space, parse_int=float) if isinstance(space, str) else {}
     except (ValueError, RecursionError):
         box = {}
     if not isinstance(box, dict) or box.get("type") != "Box":
@@ -233,8 +234,8 @@ def box_bounds(
 
 def plain_numbers(value: object, depth: int = 0) -> list[float]:
     """All numbers of a nested list, in order; nothing if there is anything else in it."""
-    if type(value) in (int, float):
-        return [float(value)]  # pyright: ignore[reportArgumentType]
+    if isinstance(value, float):
+        return [value]
     if not isinstance(value, list) or depth > 8:
         return []
     parts = [plain_numbers(part, depth + 1) for part in value]

@@ -7,6 +7,7 @@ written here with Minari itself.
 import contextlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +17,13 @@ from jaxtyping import Float32
 
 from fastr.datasets.minari import DATA, METADATA
 from fastr.errors import UserError, write_errors
+from fastr.folders import refuse_used
 from fastr.spec import EnvSpec
 
 MINARI_VERSION = "0.5.4"
 """The release whose format is written here."""
+SPARE_BYTES = 2**26
+"""Left free on the disk: HDF5 does not survive a write that fails, and has its own to make."""
 
 
 class Episode(NamedTuple):
@@ -40,8 +44,7 @@ class MinariWriter:
     def __init__(self, path: Path, spec: EnvSpec, about: dict[str, Any]):
         self.path, self.spec, self.about = path, spec, about
         self.episodes = self.steps = 0
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"{path} exists and is not empty; choose another --out.")
+        refuse_used(path)
         self._made = [folder for folder in (path / "data", path) if not folder.exists()]
         with write_errors(path):
             (path / "data").mkdir(parents=True, exist_ok=True)
@@ -52,6 +55,9 @@ class MinariWriter:
         steps = len(episode.actions)
         if len(episode.observations) != steps + 1 or steps < 1:
             raise ValueError(f"{len(episode.observations)} observations for {steps} actions")
+        size = sum(array.nbytes for array in episode[:3])
+        if shutil.disk_usage(self.path).free < size + SPARE_BYTES:
+            raise UserError(f"{self.path} cannot be written: its disk is full.")
         ends = np.zeros(steps, bool)
         ends[-1] = True
         group = self._file.create_group(f"episode_{self.episodes}")

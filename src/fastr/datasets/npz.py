@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastr.datasets.base import About, Chunk, Source, float32, reading, refuse_bomb
+from fastr.datasets.base import About, Chunk, Source, float32, refuse_bomb
 from fastr.datasets.columns import ACTION_HIGH, ACTION_LOW, check_shapes, column_names
 from fastr.errors import UserError
 from fastr.plurals import counted
 from fastr.spec import EnvSpec
+from fastr.untrusted import reading
 
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """What NumPy writes. Others decompress a byte to megabytes, or ask for gigabytes to begin with."""
@@ -45,7 +46,8 @@ class Npz(Source):
         with reading(path), zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             self.columns = column_names(path, names)
-            self.headers = {name: checked_header(path, archive, name) for name in self.present()}
+            present = self.columns.values()
+            self.headers = {name: checked_header(path, archive, name) for name in present}
             bounds = bounds_of(path, archive, names)
         shapes = {column: self.headers[name].shape for column, name in self.columns.items()}
         rows, state_dim, action_dim = check_shapes(path, self.columns, shapes)
@@ -57,10 +59,6 @@ class Npz(Source):
             )
         refuse_bomb(path, EnvSpec(state_dim, action_dim), rows, path.stat().st_size)
         self.about = About(path.stem, EnvSpec(state_dim, action_dim), rows, bounds)
-
-    def present(self) -> list[str]:
-        """The arrays to read."""
-        return list(self.columns.values())
 
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, decompressed as they are asked for."""

@@ -15,7 +15,6 @@ from fastr.datasets.base import (
     Chunk,
     Source,
     float32,
-    reading,
     refuse_bomb,
 )
 from fastr.datasets.columns import (
@@ -29,7 +28,7 @@ from fastr.datasets.columns import (
 from fastr.errors import UserError
 from fastr.plurals import counted
 from fastr.spec import EnvSpec
-from fastr.untrusted import limited_memory
+from fastr.untrusted import limited_memory, reading
 
 VECTORS = ("state", "action", "next_state")
 ARROW_BYTES = 2**31
@@ -76,9 +75,8 @@ class Parquet(Source):
         if self._wide[column]:
             return len(self._wide[column])
         name = self.columns[column]
-        with reading(self.path):
-            batch = next(self._file.iter_batches(batch_size=1, columns=[name]))
-            first = batch.column(0).value_lengths()[0].as_py()
+        batch = next(self._file.iter_batches(batch_size=1, columns=[name]))
+        first = batch.column(0).value_lengths()[0].as_py()
         if not first:
             raise UserError(f"{self.path}: column {name}, row 0 is empty.")
         return first
@@ -213,13 +211,13 @@ def declared_bounds(
 def bound(path: Path, key: str, text: bytes, action_dim: int) -> list[float]:
     """A JSON list with one number per action coordinate."""
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_int=float)
     except (ValueError, RecursionError):
         values = None
     if (
         isinstance(values, list)
         and len(values) == action_dim
-        and all(type(value) in (int, float) for value in values)
+        and all(isinstance(value, float) for value in values)
     ):
-        return [float(value) for value in values]
+        return values
     raise UserError(f"{path}: {key} must be a JSON list of {counted(action_dim, 'number')}.")

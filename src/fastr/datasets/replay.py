@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from fastr.checkpoints import STATE, tensors
-from fastr.datasets.base import About, Chunk, Source, reading
+from fastr.datasets.base import About, Chunk, Source
 from fastr.errors import UserError
 from fastr.runs import RunDirectory
 from fastr.spec import EnvSpec
+from fastr.untrusted import reading
 
 COLUMNS = {name: name for name in ("state", "action", "next_state", "episode")}
 

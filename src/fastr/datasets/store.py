@@ -36,17 +36,12 @@ class Store:
         return int(self.episodes.max()) + 1
 
 
-def packed_dim(about: About) -> int:
-    """Numbers in one row of a store."""
-    return 2 * about.spec.state_dim + about.spec.action_dim
-
-
 def spool(
     source: Source, path: Path, *, observed_bounds: bool, advance: Callable[[int], None]
 ) -> Store:
     """Check every number of a source and write it as packed rows to this file."""
     about = source.about
-    shape = (about.rows, packed_dim(about))
+    shape = (about.rows, about.spec.packed_dim)
     refuse_full_disk(source, path.parent, shape)
     rows = np.memmap(path, np.float32, "w+", shape=shape)
     episodes = np.empty(about.rows, np.int64)

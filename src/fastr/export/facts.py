@@ -9,9 +9,9 @@ import numpy as np
 
 import fastr
 from fastr import envs, shifts
-from fastr.errors import UserError
+from fastr.play import require_body
 from fastr.runs import RunDirectory
-from fastr.summary import summary
+from fastr.summary import number, summary
 from fastr.trained import Trained
 
 FORMAT = "fastr-policy"
@@ -48,7 +48,7 @@ def origin(provenance: dict[str, Any]) -> dict[str, str]:
         revision = commit["revision"] + (" with local changes" if commit.get("dirty") else "")
     devices = provenance.get("devices")
     kinds = sorted({str(kind) for kind in devices}) if isinstance(devices, list) else []
-    parts = [*kinds, *(str(provenance[key]) for key in ("cpu",) if provenance.get(key))]
+    parts = [*kinds, *([str(provenance["cpu"])] if provenance.get("cpu") else [])]
     return {
         "commit": revision,
         "trained_by": f"fastr {provenance.get('fastr', '(version not recorded)')}",
@@ -58,7 +58,9 @@ def origin(provenance: dict[str, Any]) -> dict[str, str]:
 
 def training_evaluation(trained: Trained, directory: RunDirectory) -> dict[str, Any]:
     """The seed's last evaluation in training, and the mean over all seeds of the run."""
-    rows = [row for row in directory.rows() if is_evaluation(row, trained.frames)]
+    # Those of this checkpoint and earlier ones.
+    known = [row for row in directory.rows() if number(row.get("frames"))]
+    rows = [row for row in known if row["frames"] <= trained.frames]
     result = summary(rows, trained.config.seeds)
     own = next(entry for entry in result["seeds"] if entry["seed"] == trained.seed)
     return {
@@ -70,23 +72,13 @@ def training_evaluation(trained: Trained, directory: RunDirectory) -> dict[str, 
     }
 
 
-def is_evaluation(row: dict[str, Any], frames: int) -> bool:
-    """Whether a row is an evaluation of this checkpoint or an earlier one."""
-    numbers = all(type(row.get(name)) in (int, float) for name in ("frames", "return", "seconds"))
-    return row.get("kind") == "evaluation" and numbers and row["frames"] <= frames
-
-
 def entries(trained: Trained) -> dict[str, list[dict[str, Any]]]:
     """What observations and actions are made of, in order, by the simulator's own names."""
     config = trained.config
     # A shift stands between the policy and the actuators: the names behind it are the robot's.
     task, _ = shifts.split(config.task)
     with contextlib.closing(envs.load(task, config.frame_skip)) as environment:
-        if environment.spec != trained.spec:
-            raise UserError(
-                f"{task} has {environment.spec.in_words} here, but {trained.spec.state_dim} and "
-                f"{trained.spec.action_dim} in {trained.path}: it is not the same environment."
-            )
+        require_body(trained, task, environment.spec)
         return {"observation": parts_of(environment), "action": actuators_of(environment)}
 
 

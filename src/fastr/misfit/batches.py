@@ -134,7 +134,7 @@ class Batches:
         """End the thread."""
         self.thread.shutdown(cancel_futures=True)
 
-    def chunks(self, orders: Int[np.ndarray, "dataset *seed rows"]) -> Iterator["Piece"]:
+    def chunks(self, orders: Int[np.ndarray, "dataset *seed rows"]) -> Iterator[Piece]:
         """All whole batches of these rows, some at a time, every piece of one size."""
         *lead, rows = orders.shape
         steps = rows // self.batch_size

@@ -1,8 +1,7 @@
 """A diagnosis as one value (App. Empirical CP Misfit Diagnostic)."""
 
-import dataclasses
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -118,8 +117,3 @@ def preset(name: Preset) -> MisfitConfig:
             epochs=8,
         ),
     )
-
-
-def to_json(config: MisfitConfig) -> dict[str, Any]:
-    """The configuration as plain values."""
-    return dataclasses.asdict(config)

@@ -6,7 +6,7 @@ Everything that can be wrong with the data is found before any training.
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fastr.datasets.store import Store, spool
 from fastr.errors import UserError, write_errors
 from fastr.folders import made
 from fastr.misfit.batches import Prepared, groups, prepare
-from fastr.misfit.config import MisfitConfig, to_json
+from fastr.misfit.config import MisfitConfig
 from fastr.misfit.fit import Fitted, fit, updates_of
 from fastr.misfit.memory import check_fits, check_statistics
 from fastr.misfit.report import Protocol, Tested, summarized
@@ -56,7 +56,7 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
         quick=config.preset == "quick",
     )
     report = {
-        "config": to_json(config),
+        "config": asdict(config),
         "datasets": [summarized(one, protocol) for one in tested],
         "provenance": origin,
         "seconds": round(time.monotonic() - begun, 3),

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Float32, Int
 
+from fastr.count import parameters
 from fastr.errors import RunError
 from fastr.misfit.batches import Batches, Prepared, held_out_order, in_order, training_order
 from fastr.misfit.config import KINDS, Kind, MisfitConfig
@@ -42,11 +45,8 @@ def fit(
 
     `advance` hears of updates done and of how the losses stand.
     """
-    batches = Batches(group, config.predictor.batch_size)
-    try:
+    with closing(Batches(group, config.predictor.batch_size)) as batches:
         return Fit(group, config, batches, advance).run()
-    finally:
-        batches.close()
 
 
 class Fit:
@@ -152,8 +152,7 @@ class Fit:
         parts = [prepared.split.test for prepared in self.group]
         by_kind = []
         for kind in KINDS:
-            moments, layout = self.trainables[kind].moments, self.trainables[kind].layout
-            chosen = Trainable(self.best[kind][0], moments, layout, self.trainables[kind].adam)
+            chosen = replace(self.trainables[kind], parameters=self.best[kind][0])
             by_kind.append(self.held_out(kind, chosen, parts, TEST))
         return [np.stack(losses) for losses in zip(*by_kind, strict=True)]
 
@@ -182,8 +181,4 @@ class Fit:
     def parameter_counts(self) -> dict[Kind, int]:
         """Parameters of one predictor of each kind."""
         cells = len(self.group) * len(self.config.seeds)
-        return {
-            kind: sum(leaf.size for leaf in jax.tree.leaves(self.trainables[kind].parameters))
-            // cells
-            for kind in KINDS
-        }
+        return {kind: parameters(self.trainables[kind].parameters) // cells for kind in KINDS}

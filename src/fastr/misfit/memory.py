@@ -56,7 +56,7 @@ def predictor_bytes(config: MisfitConfig, kind: Kind, spec: EnvSpec) -> tuple[in
     program = Program(config, kind, spec)
     single = jax.eval_shape(program.fresh, clock := jax.ShapeDtypeStruct((), jnp.int32))
     kept = 4 * (parameters(single) + parameters(single.parameters))
-    batch = (config.predictor.batch_size, 2 * spec.state_dim + spec.action_dim)
+    batch = (config.predictor.batch_size, spec.packed_dim)
     rows, scales = jax.ShapeDtypeStruct(batch, jnp.float32), shapes_of(config.predictor, spec)
     update = jax.make_jaxpr(program.update)(single, scales, rows, clock, clock)
     return kept, peak_bytes(update.jaxpr)
@@ -64,7 +64,7 @@ def predictor_bytes(config: MisfitConfig, kind: Kind, spec: EnvSpec) -> tuple[in
 
 def shapes_of(config: PredictorConfig, spec: EnvSpec) -> Scales:
     """The scales of one dataset, as shapes."""
-    packed = 2 * spec.state_dim + spec.action_dim
+    packed = spec.packed_dim
     fourier, targets = config.fourier_targets, spec.state_dim + config.fourier_targets
     sizes = [(packed,), (packed,), (spec.state_dim, fourier), (fourier,), *[(targets,)] * 3]
     return jax.eval_shape(lambda: Scales(*(jnp.zeros(size) for size in sizes)))

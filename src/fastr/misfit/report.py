@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from fastr.misfit.intervals import Estimate, estimate
-from fastr.misfit.verdict import Evidence, Verdict, verdict
+from fastr.misfit.verdict import Evidence, verdict
 from fastr.spec import EnvSpec
 
 KINDS = ("cp", "joint")
@@ -134,7 +134,6 @@ def still_falling(tested: Tested, chance: float, epochs: int) -> tuple[str, ...]
     return tuple(found)
 
 
-def said(verdict: dict[str, Any] | Verdict) -> list[str]:
+def said(verdict: dict[str, Any]) -> list[str]:
     """A verdict's sentences, doubts last."""
-    content = verdict if isinstance(verdict, dict) else asdict(verdict)
-    return [*content["sentences"], *(f"Doubt: {doubt}" for doubt in content["doubts"])]
+    return [*verdict["sentences"], *(f"Doubt: {doubt}" for doubt in verdict["doubts"])]

@@ -2,17 +2,18 @@
 
 import csv
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastr.checks import LARGEST
 from fastr.envs.names import respelled
 from fastr.errors import UserError
 from fastr.misfit.report import REPORT
 from fastr.plots import plotting
+from fastr.summary import number
 from fastr.untrusted import bounded_bytes
 
 TABLE_TASKS = (
@@ -109,15 +110,10 @@ def sound_entry(entry: object) -> bool:
     """Whether this is what a report says of one dataset."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         return False
-    if type(entry.get("action_dim")) is not int or entry["action_dim"] < 1:
+    if type(entry.get("action_dim")) is not int or not 1 <= entry["action_dim"] <= LARGEST:
         return False
     misfits = [entry.get(key) for key in ("nce_misfit", "moment_misfit")]
-    return all(isinstance(m, dict) and all(finite(m.get(n)) for n in NUMBERS) for m in misfits)
-
-
-def finite(value: object) -> bool:
-    """Whether this is a number to draw."""
-    return type(value) in (int, float) and math.isfinite(value)  # pyright: ignore
+    return all(isinstance(m, dict) and all(number(m.get(n)) for n in NUMBERS) for m in misfits)
 
 
 def missing(found: Sequence[Point]) -> list[str]:

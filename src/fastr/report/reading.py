@@ -124,7 +124,7 @@ def take(path: Path, found: Found) -> None:
         take_table(path, found)
     elif drawn_table(path):
         pass
-    elif path.suffix not in (".csv", ".jsonl"):
+    elif path.suffix not in RESULTS:
         raise UserError(f"{path} is neither a run directory nor results (.csv or .jsonl).")
     elif not sidecar_path(path).exists():
         raise UserError(

@@ -65,7 +65,7 @@ def markdown(text: str) -> str:
     return safe
 
 
-def file_name(text: str, taken: Collection[str] = ()) -> str:
+def file_name(text: str, taken: Collection[str]) -> str:
     """A short name of letters, digits and hyphens, unlike those that are taken."""
     plain = re.sub(r"[^a-z0-9]+", "-", shown(text).lower()).strip("-")[:60] or "unnamed"
     name, count = plain, 1

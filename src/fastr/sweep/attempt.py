@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -60,7 +59,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def tail(log: Path, since: int = 0, lines: int = 12) -> str:
+def tail(log: Path, since: int, lines: int = 12) -> str:
     """The last lines that a log has gained since it had this size."""
     try:
         with log.open("rb") as file:
@@ -70,11 +69,3 @@ def tail(log: Path, since: int = 0, lines: int = 12) -> str:
     except OSError:
         return ""
     return "\n".join(text.rstrip().splitlines()[-lines:])
-
-
-def wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit code, if it ends within this time."""
-    deadline = time.monotonic() + seconds
-    while (code := process.poll()) is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return code

@@ -4,14 +4,16 @@ Ray chooses the node and hands out its GPUs. Everything else passes through the 
 which all nodes share: the commands' own files, their logs, and the request to stop.
 """
 
+import contextlib
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 from fastr.errors import UserError
 from fastr.plurals import counted
-from fastr.sweep.attempt import Attempt, ask_to_stop, end_group, wait
+from fastr.sweep.attempt import Attempt, ask_to_stop, end_group
 from fastr.sweep.engine import AbstractEngine, AbstractJob
 
 LOOK_SECONDS = 0.3
@@ -34,7 +36,8 @@ def attempted(attempt: Attempt, stop: Path) -> int:
             time.sleep(LOOK_SECONDS)
         if code is None:
             ask_to_stop(process)
-            code = wait(process, SAVE_SECONDS)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(SAVE_SECONDS)
         return LOST if code is None else code
     finally:
         end_group(process)

@@ -6,7 +6,6 @@ the best source; else a few measurements on known machines are taken, each with 
 never measured is guessed, and says so.
 """
 
-import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
@@ -14,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 from fastr.cores import usable_cores
 from fastr.names import Preset
 from fastr.plurals import counted
-from fastr.sweep.local import gpus
+from fastr.sweep.local import gpus, nvidia_smi
 from fastr.sweep.state import progress
 from fastr.units import Unit
 
@@ -196,12 +195,7 @@ def this_hardware() -> str:
     """What trainings would run on here; CPU is one such name, for a machine that has two."""
     if not gpus():
         return counted(usable_cores(), "CPU core")
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
-        return "this GPU"
-    return (done.stdout.splitlines() or ["this GPU"])[0].strip()
+    return next(iter(nvidia_smi("name")), "this GPU")
 
 
 def wall_clock(units: Sequence[Unit], hours: dict[str, float], places: int) -> float:

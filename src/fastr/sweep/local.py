@@ -96,12 +96,17 @@ def gpus() -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    return nvidia_smi("index")
+
+
+def nvidia_smi(field: str) -> list[str]:
+    """What the driver says of every device; nothing where there is no driver."""
+    query = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return []
-    return done.stdout.split()
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
 def slots(jobs: int | None) -> list[Slot]:

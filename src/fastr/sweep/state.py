@@ -20,6 +20,7 @@ from fastr.checkpoints import ROWS
 from fastr.envs import module_of
 from fastr.errors import UserError, write_errors
 from fastr.runs import CONFIG, RunDirectory
+from fastr.summary import number
 from fastr.units import Unit, importing, parted
 
 TAIL_BYTES = 2**18
@@ -208,6 +209,5 @@ def sound_row(line: bytes) -> dict[str, Any] | None:
     if not isinstance(row, dict):
         return None
     counts = all(type(row.get(name)) is int for name in ("frames", "agent_steps"))
-    numbers = type(row.get("seconds")) in (int, float)
-    returns = type(row.get("return")) in (int, float, type(None))
-    return row if counts and numbers and returns else None
+    sound = number(row.get("seconds")) and (row.get("return") is None or number(row["return"]))
+    return row if counts and sound else None

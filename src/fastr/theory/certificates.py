@@ -6,9 +6,10 @@ covering number's logarithm is itself of the order of 10^60.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Class = Literal["factored", "joint"]
+KINDS: tuple[Class, ...] = get_args(Class)
 
 # State and action dimensions of the tasks of the paper's Table 1 (tab:full-results).
 TASKS = {
@@ -197,7 +198,6 @@ def log_ratio(problem: Problem, epsilon: float, delta: float) -> float:
     return joint - log_sufficient_n(problem, "factored", epsilon, delta)
 
 
-def of_task(name: str, feature_dim: int = 512) -> Problem:
+def of_task(name: str) -> Problem:
     """The problem with a task's dimensions, the paper's feature size and all norms at 1."""
-    states, actions = TASKS[name]
-    return Problem(states, actions, feature_dim)
+    return Problem(*TASKS[name], feature_dim=512)

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 
 from fastr.theory.certificates import (
+    KINDS,
     TASKS,
     Class,
     Problem,
@@ -41,7 +41,6 @@ STATEMENT = (
 )
 LONG = 3.0
 """A larger B_phi, at which the certificates of a usual n have the other order."""
-NAMES: tuple[Class, ...] = get_args(Class)
 TEN = math.log(10.0)
 
 
@@ -115,7 +114,7 @@ class CertificateStudy:
 
     def ordered(self, problem: Problem) -> bool:
         """Whether the factored certificate is at most the joint one at the usual n."""
-        of_factored, of_joint = (self.log10_certificate(problem, kind) for kind in NAMES)
+        of_factored, of_joint = (self.log10_certificate(problem, kind) for kind in KINDS)
         return of_factored <= of_joint
 
     def log10_certificate(self, problem: Problem, kind: Class) -> float:
@@ -127,8 +126,8 @@ class CertificateStudy:
         rows = []
         for name, (states, actions) in TASKS.items():
             problem = of_task(name)
-            needed = [log_sufficient_n(problem, k, self.epsilon, self.delta) / TEN for k in NAMES]
-            bounds = [self.log10_certificate(problem, kind) for kind in NAMES]
+            needed = [log_sufficient_n(problem, k, self.epsilon, self.delta) / TEN for k in KINDS]
+            bounds = [self.log10_certificate(problem, kind) for kind in KINDS]
             dims = (states, actions, problem.dimension("factored"), problem.dimension("joint"))
             rows.append(
                 (
@@ -141,9 +140,9 @@ class CertificateStudy:
             )
         columns = (
             *("task", "d_s", "d_a", "D_max", "D_sum"),
-            *(f"n, {kind}" for kind in NAMES),
+            *(f"n, {kind}" for kind in KINDS),
             "ratio",
-            *(f"certificate, {kind}" for kind in NAMES),
+            *(f"certificate, {kind}" for kind in KINDS),
         )
         title = (
             f"Sample sizes sufficient for L <= {self.epsilon}^2, and the certificate on L at "
@@ -164,7 +163,7 @@ class CertificateStudy:
                 color=color,
             )
             for color, (label, problem) in enumerate(problems.items())
-            for kind in NAMES
+            for kind in KINDS
         ]
         known = Curve("known without data", (0.0, 60.0), (0.0, 0.0), look="dotted", color=7)
         return Plot(
@@ -198,9 +197,9 @@ class CertificateStudy:
         )
 
 
-def limit_slope(problem: Problem, delta: float, epsilon: float = 1e-6) -> float:
+def limit_slope(problem: Problem, delta: float) -> float:
     """The slope of the log ratio of sample sizes in log epsilon, near zero."""
-    step = 2.0
+    epsilon, step = 1e-6, 2.0
     rise = log_ratio(problem, epsilon * step, delta) - log_ratio(problem, epsilon, delta)
     return rise / math.log(step)
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from fastr.theory.certificates import Problem, log_certificate
+from fastr.theory.certificates import KINDS, Problem, log_certificate
 from fastr.theory.intervals import crossing, exponents, interval, log_interval
 from fastr.theory.ranking_fit import Descent, ranking_fits
 from fastr.theory.report import Curve, Grid, Plot, Progress, Section, Verdict, all_apart, banded
 from fastr.theory.sampling import draw
 from fastr.theory.spectral_fit import factored_fit, joint_fit, risk
-from fastr.theory.studies.sieves import KINDS, SIEVES, Errors, Sieve, sieve_table
+from fastr.theory.studies.sieves import SIEVES, Errors, Sieve, sieve_table
 from fastr.theory.waves import Waves, waves
 
 STATEMENT = (
@@ -57,7 +57,7 @@ class SeparationStudy:
         steps = len(self.dials) + 6
         spectral, ranked = {}, {}
         for i, dial in enumerate((0.0, *self.dials)):
-            spectral[dial] = self.spectral_errors(self.truth(dial))
+            spectral[dial] = self.spectral_errors(dial)
             progress((i + 1) / steps)
         for i, dial in enumerate((0.0, self.shown)):
             ranked[dial] = self.ranking_errors(self.density(dial), self.truth(0.0).cp_terms)
@@ -113,17 +113,17 @@ class SeparationStudy:
             "joint": terms * (states * actions + nexts - terms),
         }
 
-    def spectral_errors(self, truth: Waves) -> Errors:
+    def spectral_errors(self, dial: float) -> Errors:
         """L of both classes fitted by the L2 objective, by seed and n."""
-        density = truth.table(self.points, np.zeros(truth.feature_dim), 0.9).density
+        density, terms = self.density(dial), self.truth(dial).cp_terms
         found = {kind: np.zeros((len(self.seeds), len(self.n))) for kind in KINDS}
         for i, seed in enumerate(self.seeds):
             generator = np.random.default_rng(seed)
             for j, n in enumerate(self.n):
                 shares = draw(density, int(n), generator)
-                factored = factored_fit(shares, truth.cp_terms, generator, offset=1.0)
+                factored = factored_fit(shares, terms, generator, offset=1.0)
                 found["factored"][i, j] = risk(factored.score, density)
-                found["joint"][i, j] = risk(joint_fit(shares, truth.cp_terms, 1.0).score, density)
+                found["joint"][i, j] = risk(joint_fit(shares, terms, 1.0).score, density)
         return found
 
     def ranking_errors(

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from fastr.theory.certificates import KINDS
 from fastr.theory.intervals import Interval, exponents, interval, log_interval
 from fastr.theory.report import Curve, Grid, Plot, Verdict, banded
 from fastr.theory.sieve import sample, sieve_risk
 from fastr.theory.waves import waves
 
-KINDS = ("factored", "joint")
 Errors = dict[str, Float[np.ndarray, "seed n"]]
 """L of both classes, by seed and n."""
 
