@@ -270,7 +270,8 @@ def test_sources_of_one_name_have_a_level_each(monkeypatch, tmp_path):
     drawn = {}
     monkeypatch.setattr(plots, "compared_curves", lambda *given: drawn.update(given[-1]))
     monkeypatch.setattr(transfer, "zero_shot", lambda path, _: list(paths.values()).index(path))
-    monkeypatch.setattr(transfer, "line", lambda *_: {})
+    said = {"trainable_parameters": 1}
+    monkeypatch.setattr(transfer, "line", lambda entry, *_: said | {"condition": entry.label})
     asked = Transfer(tuple(paths.values()), "dead", json=True)
     asked.report(conditions, {condition.label: [] for condition in conditions}, tmp_path)
     assert drawn == {"fastr, unadapted": 0, "ctrl-sr, unadapted": 1}
