@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -484,6 +485,47 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     shown = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (shown.returncode, shown.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_was_closed_leads_nowhere(closed, tmp_path):
+    # A file that the command opens must not get the number of what is printed to.
+    opened = (
+        "import os\nfirst = os.open(os.devnull, os.O_RDONLY)\nprint(first, file=open('n', 'w'))"
+    )
+    (tmp_path / "opening.py").write_text(opened)
+    line = f"{shlex.quote(sys.executable)} -m fastr.cli --import opening --version {closed}"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(
+        ["sh", "-c", line],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == ("" if closed.count(">&-") - closed.count("2>&-") else "fastr 0.1.0\n")
+    assert int((tmp_path / "n").read_text()) > 2
+
+
+PRINTING = """
+import os
+import fastr.cli
+from fastr.commands.show import print_json
+def work(_):
+    print("a module", flush=True)
+    os.system("echo a simulator")
+    return print_json({"result": 1})
+fastr.cli.run = work
+fastr.cli.main()
+"""
+
+
+def test_with_json_nobody_else_prints_on_stdout():
+    line = [sys.executable, "-c", PRINTING, "info"]
+    ended = subprocess.run([*line, "--json"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, '{"result": 1}\n')
+    assert sorted(ended.stderr.splitlines()) == ["a module", "a simulator"]
+    ended = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert ended.stdout == 'a module\na simulator\n{"result": 1}\n'
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

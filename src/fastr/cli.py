@@ -19,7 +19,7 @@ from fastr import runtime
 from fastr.commands.wrong_options import one_sentence, refuse_bare, refuse_empty
 from fastr.errors import RunError, StoppedError, UserError, nearest
 from fastr.interrupts import end_at_once, raise_where_heard, stopped_by
-from fastr.letters import say, spell_out
+from fastr.letters import open_closed, reserve_stdout, say, spell_out
 from fastr.names import Preset
 
 runtime.configure()
@@ -80,7 +80,10 @@ LONGEST = 4_000
 
 def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
+    open_closed()
     spell_out()
+    if "--json" in sys.argv:
+        reserve_stdout()
     code = 1
     asked: list[int] = []
     try:

@@ -51,7 +51,7 @@ class GymTask(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return f"gym:{self.name}"
+        return self.name if ":" in self.name else f"gym:{self.name}"
 
 
 def tasks() -> tuple[str, ...]:
