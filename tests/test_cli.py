@@ -30,6 +30,16 @@ from fastr.runtime import cache_folder, configure
 WRONG = {
     "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
     "loud command": (["TRAIN", "walker-walk"], ["Did you mean train or transfer?"]),
+    "option first": (
+        ["--preset", "quick", "train", "walker-walk"],
+        ["--preset stands before the command, which comes first: `fastr train ...`"],
+    ),
+    "task first": (["walker-walk", "train"], ["walker-walk stands before the command"]),
+    "commas": (["info", "walker-walk", "--seeds", "0,1"], ["0,1 is not that, with commas instead"]),
+    "exponent": (
+        ["info", "walker-walk", "--frames", "1e6"],
+        ["'1e6' is not a whole number in digi"],
+    ),
     "help on nothing": (["help", "trian"], ["trian is not a command", "Did you mean train"]),
     "more than the version": (
         ["--version", "walker-walk"],
@@ -65,6 +75,11 @@ WRONG = {
     ),
     "no engine": (["sweep", "smoke", "--engine", ""], ["--engine needs a value: it is one of loc"]),
     "no hardware": (["sweep", "smoke", "--hours-on="], ["--hours-on needs a value: it is one of "]),
+    "no such hardware": (
+        ["sweep", "smoke", "--hours-on", "None"],
+        ["--hours-on None is unknown. It is one of NVIDIA H200, 2 CPU cores."],
+    ),
+    "no preset": (["sweep", "smoke", "--preset", "None"], ["--preset None is unknown."]),
     "no experiment": (["sweep", ""], ["name needs a value: it is one of table1, "]),
     "no precision": (["info", "walker-walk", "--precision"], ["--precision needs a value. `fastr"]),
     "no budget": (["train", "walker-walk", "--frames"], ["--frames needs a value. `fastr train"]),

@@ -61,6 +61,7 @@ def test_what_is_no_task_stays_as_it_was_written(name):
     [
         ("humanoid-wlak", "Did you mean humanoid-walk"),
         ("HalfCheetah-v5", "written gym:HalfCheetah-v5"),
+        ("./robots.py", "your own is written my_module:MyRobot-v0"),
         ("gym:", "gym:HalfCheetah-v5"),
         ("gym:a:b:c", "my_module:MyRobot-v0"),
         (".relative:Robot-v0", "my_module:MyRobot-v0"),

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,6 +36,12 @@ ABOUT = {
     "hardware": "2 cores",
     "seeds": [0, 1],
 }
+
+
+def test_a_pipe_among_the_results_is_named_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "returns.csv")
+    with pytest.raises(UserError, match=r"returns\.csv is a pipe or a device"):
+        read([tmp_path / "returns.csv"])
 
 
 def put(folder, name, text, **about):

@@ -214,6 +214,11 @@ def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
         return misfit_command(list(arguments))
     if name == "sweep":
         return replace(sweep_command(list(arguments)), imports=imports)
+    if behind := [word for word in arguments if word in known]:
+        raise UserError(
+            f"{name} stands before the command, which comes first: `fastr {behind[0]} ...`; "
+            f"`fastr {behind[0]} --help` shows what follows it."
+        )
     raise UserError(
         f"{name} is not a command of fastr.{nearest(name, known)} "
         f"The commands are {', '.join(known)}."

@@ -31,6 +31,9 @@ class Evaluations(NamedTuple):
 
 def read_text(path: Path) -> str:
     """A file's content; UserError if there is none or it is not text."""
+    # A pipe that nobody writes to is waited for without end.
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"{path} is a pipe or a device; give the name of a file.")
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
