@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,6 +31,16 @@ from fastr.runtime import cache_folder, configure
 WRONG = {
     "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
     "loud command": (["TRAIN", "walker-walk"], ["Did you mean train or transfer?"]),
+    "option first": (
+        ["--preset", "quick", "train", "walker-walk"],
+        ["--preset stands before the command, which comes first: `fastr train ...`"],
+    ),
+    "task first": (["walker-walk", "train"], ["walker-walk stands before the command"]),
+    "commas": (["info", "walker-walk", "--seeds", "0,1"], ["0,1 is not that, with commas instead"]),
+    "exponent": (
+        ["info", "walker-walk", "--frames", "1e6"],
+        ["'1e6' is not a whole number in digi"],
+    ),
     "help on nothing": (["help", "trian"], ["trian is not a command", "Did you mean train"]),
     "more than the version": (
         ["--version", "walker-walk"],
@@ -65,6 +76,11 @@ WRONG = {
     ),
     "no engine": (["sweep", "smoke", "--engine", ""], ["--engine needs a value: it is one of loc"]),
     "no hardware": (["sweep", "smoke", "--hours-on="], ["--hours-on needs a value: it is one of "]),
+    "no such hardware": (
+        ["sweep", "smoke", "--hours-on", "None"],
+        ["--hours-on None is unknown. It is one of NVIDIA H200, 2 CPU cores."],
+    ),
+    "no preset": (["sweep", "smoke", "--preset", "None"], ["--preset None is unknown."]),
     "no experiment": (["sweep", ""], ["name needs a value: it is one of table1, "]),
     "no precision": (["info", "walker-walk", "--precision"], ["--precision needs a value. `fastr"]),
     "no budget": (["train", "walker-walk", "--frames"], ["--frames needs a value. `fastr train"]),
@@ -502,6 +518,47 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     shown = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (shown.returncode, shown.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_was_closed_leads_nowhere(closed, tmp_path):
+    # A file that the command opens must not get the number of what is printed to.
+    opened = (
+        "import os\nfirst = os.open(os.devnull, os.O_RDONLY)\nprint(first, file=open('n', 'w'))"
+    )
+    (tmp_path / "opening.py").write_text(opened)
+    line = f"{shlex.quote(sys.executable)} -m fastr.cli --import opening --version {closed}"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(
+        ["sh", "-c", line],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == ("" if closed.count(">&-") - closed.count("2>&-") else "fastr 0.1.0\n")
+    assert int((tmp_path / "n").read_text()) > 2
+
+
+PRINTING = """
+import os
+import fastr.cli
+from fastr.commands.show import print_json
+def work(_):
+    print("a module", flush=True)
+    os.system("echo a simulator")
+    return print_json({"result": 1})
+fastr.cli.run = work
+fastr.cli.main()
+"""
+
+
+def test_with_json_nobody_else_prints_on_stdout():
+    line = [sys.executable, "-c", PRINTING, "info"]
+    ended = subprocess.run([*line, "--json"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, '{"result": 1}\n')
+    assert sorted(ended.stderr.splitlines()) == ["a module", "a simulator"]
+    ended = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert ended.stdout == 'a module\na simulator\n{"result": 1}\n'
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

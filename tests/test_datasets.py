@@ -234,13 +234,16 @@ BAD_COLUMNS = {
         ["column state, row 0, coordinate 0", "inf in float32", "smaller than 3.4e38"],
     ),
     "outside": (with_value("action", 19, 1, 1.5), ["column action, row 19", "1.5", "[-1, 1]"]),
-    "flat": (changed(action=np.zeros(20)), ["column action", "(20,)"]),
+    "flat": (changed(action=np.zeros(20)), ["column action", "(20,)", "one coordinate is (20, 1)"]),
     "short": (changed(action=walk()["action"][:-1]), ["column action", "19", "20"]),
     "other size": (changed(next_state=np.zeros((20, 4))), ["column next_state", "4", "3"]),
     "no coordinates": (changed(action=np.zeros((20, 0))), ["column action", "(20, 0)"]),
     "text": (changed(action=np.full((20, 2), "a")), ["column action", "numbers"]),
     "objects": (changed(action=np.full((20, 2), None)), ["column action", "numbers"]),
-    "fractions": (changed(episode=np.linspace(0, 1, 20)), ["column episode", "whole"]),
+    "fractions": (
+        changed(episode=np.linspace(0, 1, 20)),
+        ["column episode", "float64", "as integers"],
+    ),
     "empty": ({k: v[:0] for k, v in walk().items()}, ["empty"]),
     "by column": (changed(state=np.asfortranarray(walk()["state"])), ["column state", "Fortran"]),
     "one bound": (changed(action_low=np.zeros(2)), ["action_low alone"]),
@@ -255,6 +258,14 @@ def test_bad_arrays_are_named(columns, named, tmp_path):
         loaded(path, tmp_path)
     for words in (str(path), *named):
         assert words in str(said.value)
+
+
+def test_what_a_table_lacks_is_listed_beside_the_columns_it_has(tmp_path):
+    columns = {name: np.zeros(20) for name in ("state_0", "state_1", "x")}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    with pytest.raises(UserError, match=r"no column action.*also action_0") as said:
+        open_source(str(tmp_path / "log.parquet"))
+    assert str(said.value).endswith("the file has state_0, state_1, x.")
 
 
 def bad_tables():

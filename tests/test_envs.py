@@ -285,6 +285,10 @@ class Lenient(np.ndarray):
         ("step", (np.zeros(3), np.ones(1), False, False, {}), "an array of shape (1,)"),
         ("step", (np.zeros(3), Lenient(1), False, False, {}), "an array of shape (1,)"),
         ("step", (np.zeros(3), None, False, False, {}), "the reward is None"),
+        ("step", (np.zeros(3), 0.0, False, {}), "the old Gym had one value, done"),
+        ("step", None, "step() must return five values"),
+        ("step", (np.zeros(3), 0.0, False, {}, {}), "truncated is {}; it must be True or False"),
+        ("step", (np.zeros(3), 0.0, "no", False, {}), "terminated is 'no'"),
     ],
 )
 def test_what_an_environment_returns_wrongly_is_named(method, returned, said, monkeypatch):
@@ -293,3 +297,44 @@ def test_what_an_environment_returns_wrongly_is_named(method, returned, said, mo
     monkeypatch.setattr(toy_envs.Count, method, lambda *_, **__: returned)
     with pytest.raises((TypeError, ValueError), match=re.escape(said)):
         environment.reset(0) if method == "reset" else environment.step(np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize("over", [1, np.True_, np.array([True])])
+def test_a_mark_of_the_end_may_be_any_kind_of_true(over, monkeypatch):
+    environment = envs.load("toy_envs:Count-v0", 1)
+    environment.reset(0)
+    returned = (np.zeros(3), 0.0, over, 0, {})
+    monkeypatch.setattr(toy_envs.Count, "step", lambda *_: returned)
+    step = environment.step(np.zeros(1, np.float32))
+    assert (step.terminated, step.truncated) == (True, False)
+
+
+def test_a_reset_without_a_seed_is_told_what_it_must_take(monkeypatch):
+    environment = envs.load("toy_envs:Count-v0", 1)
+    monkeypatch.setattr(toy_envs.Count, "reset", lambda _: np.zeros(3))
+    with pytest.raises(envs.MalformedError, match="seed=None, options=None"):
+        environment.reset(0)
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_a_mistake_within_an_environment_stays_its_own(method, monkeypatch):
+    environment = envs.load("toy_envs:Count-v0", 1)
+    environment.reset(0)
+
+    def mistaken(*_, **__):
+        _, _ = (0,)
+
+    monkeypatch.setattr(toy_envs.Count, method, mistaken)
+    with pytest.raises(ValueError, match="not enough values to unpack"):
+        environment.reset(0) if method == "reset" else environment.step(np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [({"first": 0.0}, "the observation lacks 'second'"), (np.zeros(6), "of type ndarray")],
+)
+def test_a_dictionary_that_is_none_is_named(returned, said, monkeypatch):
+    environment = envs.load("toy_envs:Parts-v0", 1)
+    monkeypatch.setattr(toy_envs.Parts, "reset", lambda *_, **__: (returned, {}))
+    with pytest.raises(envs.MalformedError, match=said):
+        environment.reset(0)

@@ -174,6 +174,23 @@ def test_actions_that_never_vary_are_found(tmp_path):
         batches.prepare(dead, CONFIG)
 
 
+def test_episodes_of_one_transition_each_are_no_episodes(tmp_path):
+    columns = synthetic(product, 0)
+    columns["episode"] = 1_700_000_000_000_000_000 + np.arange(len(columns["state"]))
+    stamped = store_of(str(write_npz(tmp_path / "stamped.npz", columns)), tmp_path / "rows")
+    with pytest.raises(UserError, match="stamped: every transition has an episode of its own"):
+        batches.prepare(stamped, CONFIG)
+    assert batches.prepare(stamped, replace(CONFIG, split="transition")).still == ()
+
+
+def test_next_states_that_are_the_states_are_refused(tmp_path):
+    columns = synthetic(product, 0)
+    columns["next_state"] = columns["state"]
+    unmoved = store_of(str(write_npz(tmp_path / "unmoved.npz", columns)), tmp_path / "rows")
+    with pytest.raises(UserError, match="unmoved: its next states are its states in every row"):
+        batches.prepare(unmoved, CONFIG)
+
+
 def test_every_transition_is_learned_from_once_an_epoch(files, tmp_path, monkeypatch):
     monkeypatch.setattr(batches, "CHUNK_BYTES", 64 * 6 * 4 * 5)
     stores = [

@@ -1,5 +1,6 @@
 """Films and windows: every seed its tile, labelled, and one sentence for what cannot be shown."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -216,6 +217,19 @@ def test_the_strongest_are_the_largest_and_keep_their_places(vectors):
 
 def test_fewer_coordinates_than_places_are_all_shown():
     assert [index for index, _ in Strongest(8).update(np.array([1.0, -2.0]))] == [1, 0]
+
+
+def test_one_episode_has_no_deviation(saved, capsys):
+    assert run(["eval", str(saved), "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.count("one episode") == len(SEEDS)
+    assert run(["eval", str(saved), "--episodes", "2"]) == 0
+    assert "one episode" not in capsys.readouterr().out
+
+
+def test_a_pipe_in_the_place_of_a_film_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "film.mp4")
+    with pytest.raises(UserError, match=r"film\.mp4 cannot be written: it is a pipe or a device"):
+        check_film(tmp_path / "film.mp4")
 
 
 def test_trying_whether_a_film_can_be_written_changes_nothing(tmp_path):

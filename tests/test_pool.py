@@ -170,6 +170,14 @@ def test_misuse_is_refused_at_once(counts):
     counts.receive()
 
 
+def test_what_an_environment_must_return_is_said_without_a_place_in_our_code():
+    says = r"failed at agent step 1 of episode 0: step\(\) must return five values.*got 4\)\)\.$"
+    with EnvPool("toy_envs:Old-v0", 1, SEEDS) as pool:
+        pool.reset([0, 0])
+        with pytest.raises(WorkerError, match=says):
+            rollout(pool, np.zeros((2, 2, 1), np.float32))
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,6 +37,22 @@ ABOUT = {
     "hardware": "2 cores",
     "seeds": [0, 1],
 }
+
+
+def test_a_pipe_among_the_results_is_named_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "returns.csv")
+    with pytest.raises(UserError, match=r"returns\.csv is a pipe or a device"):
+        read([tmp_path / "returns.csv"])
+
+
+def test_an_external_curve_may_come_through_a_pipe():
+    """As of `--compare NAME TASK <(zcat curve.csv.gz)`, which a shell makes a pipe of."""
+    reading_end, writing_end = os.pipe()
+    with open(reading_end), open(writing_end, "w") as pipe:
+        pipe.write("frames,seed,return\n0,0,1\n10000,0,5\n")
+        pipe.close()
+        (series,) = external("X", "humanoid-walk", Path(f"/dev/fd/{reading_end}"))
+    assert series.curves == {"0": ((0, 1.0), (10_000, 5.0))}
 
 
 def put(folder, name, text, **about):

@@ -24,6 +24,7 @@ from fastr.representations.cp import CPConfig
 from fastr.representations.ranking import RankingConfig
 from fastr.representations.schedule import perturb
 from fastr.representations.tucker import TuckerConfig
+from fastr.runs import RunWriter
 from fastr.spec import EnvSpec
 
 ROOT = Path(__file__).parents[1]
@@ -145,6 +146,27 @@ def test_an_ablation_from_beginning_to_end(capsys, tmp_path):
         assert [line["method"] for line in csv.DictReader(file)] == ["td3", "concat"]
     assert run([*ABLATION, "--frames", "2200", "--out", str(tmp_path)]) == 2
     assert "holds another run: frames is 2100 there" in capsys.readouterr().err
+
+
+def other_run(path):
+    RunWriter.create(path, {"train": {"frames": 1}, "provenance": {}}).close()
+
+
+TAKEN = {
+    "inside a run": (other_run, "is a run directory, and nothing else is kept"),
+    "a file": (lambda out: (out / "concat").write_text(""), "concat is a file; choose another"),
+    "a folder": (lambda out: (out / "concat" / "x").mkdir(parents=True), "neither empty nor a run"),
+    "another run": (lambda out: other_run(out / "concat"), "concat holds another run"),
+}
+
+
+@pytest.mark.parametrize(("take", "says"), TAKEN.values(), ids=TAKEN.keys())
+def test_where_an_ablation_cannot_end_it_does_not_begin(take, says, tmp_path, capsys):
+    take(tmp_path)
+    assert run([*ABLATION, "--out", str(tmp_path)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert says in said
+    assert not (tmp_path / "td3").exists()
 
 
 def test_bands_are_named_where_there_are_any(tmp_path, monkeypatch):

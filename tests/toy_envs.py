@@ -77,6 +77,22 @@ class Choice(Count):
     action_space = Discrete(3)
 
 
+class Idle(Count):
+    action_space = Box(-1, 1, (0,))
+
+
+class Spaceless(gymnasium.Env):
+    """Forgets to say what it takes and gives."""
+
+
+class Old(Count):
+    """The old Gym's step."""
+
+    def step(self, action):
+        observation, reward, over, _, information = super().step(action)
+        return observation, reward, over, information
+
+
 class Faulty(Count):
     """Breaks in the way that the action names: see FAULTS."""
 
@@ -164,7 +180,7 @@ register("Count", Count)
 register("Endless", Count, limit=None)
 register("Cliff", Count, last_frame=3)
 register("Goal", Count, last_frame=EPISODE)
-for toy in (Parts, Nested, Unbounded, Whole, Choice, Process):
+for toy in (Parts, Nested, Unbounded, Whole, Choice, Idle, Spaceless, Old, Process):
     register(toy.__name__, toy)
 for toy in (Faulty, Slow, FaultyStart, DeadStart, DeadWorker, DeadEvaluation):
     register(toy.__name__, toy)

@@ -19,7 +19,7 @@ from fastr import runtime
 from fastr.commands.wrong_options import one_sentence, refuse_bare, refuse_empty
 from fastr.errors import RunError, StoppedError, UserError, nearest
 from fastr.interrupts import end_at_once, raise_where_heard, stopped_by
-from fastr.letters import say, spell_out
+from fastr.letters import open_closed, reserve_stdout, say, spell_out
 from fastr.names import Preset
 
 runtime.configure()
@@ -80,7 +80,10 @@ LONGEST = 4_000
 
 def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
+    open_closed()
     spell_out()
+    if "--json" in sys.argv:
+        reserve_stdout()
     code = 1
     asked: list[int] = []
     try:
@@ -211,6 +214,11 @@ def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
         return misfit_command(list(arguments))
     if name == "sweep":
         return replace(sweep_command(list(arguments)), imports=imports)
+    if behind := [word for word in arguments if word in known]:
+        raise UserError(
+            f"{name} stands before the command, which comes first: `fastr {behind[0]} ...`; "
+            f"`fastr {behind[0]} --help` shows what follows it."
+        )
     raise UserError(
         f"{name} is not a command of fastr.{nearest(name, known)} "
         f"The commands are {', '.join(known)}."

@@ -214,12 +214,18 @@ def check_config(config: object, path: Path) -> None:
 
 def claim(path: Path) -> None:
     """Make the directory; UserError if something is there that is not a run, or in another one."""
+    refuse_taken(path)
+    with write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def refuse_taken(path: Path) -> None:
+    """Raise UserError if no run can be begun here, or gone on with; nothing is made."""
     refuse_within_run(path.parent)
     with write_errors(path):
-        if path.is_file():
+        if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; choose another --out.")
-        path.mkdir(parents=True, exist_ok=True)
-        names = {entry.name for entry in path.iterdir()}
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     # A writer killed at its very start leaves no more than these.
     others = {name for name in names - {LOCK} if not name.startswith(checkpoints.TEMPORARY)}
     if others and CONFIG not in names:

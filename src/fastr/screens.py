@@ -86,10 +86,14 @@ def check_film(path: Path) -> None:
     """Raise UserError unless a film can be made at this path."""
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"--video {path} must end in {' or '.join(ENDINGS)}.")
-    if path.is_dir() or not path.parent.is_dir():
+    # Opening a named pipe waits until somebody reads from it.
+    special = path.exists() and not path.is_file()
+    if special or not path.parent.is_dir():
         missing = f"there is no directory {path.parent}"
-        reason = "it is a directory" if path.is_dir() else missing
-        raise UserError(f"--video {path} cannot be written: {reason}.")
+        kind = "a directory" if path.is_dir() else "a pipe or a device, not a file"
+        raise UserError(
+            f"--video {path} cannot be written: {f'it is {kind}' if special else missing}."
+        )
     new = not path.exists()
     try:
         path.open("ab").close()

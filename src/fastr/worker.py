@@ -161,7 +161,7 @@ class _Worker:
 
 def described(error: Exception) -> str:
     """Type, message and place of an error, for a process that cannot see its traceback."""
-    if isinstance(error, envs.NotFiniteError):
+    if isinstance(error, envs.NotFiniteError | envs.MalformedError):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"

@@ -60,7 +60,10 @@ class Eval:
         if self.json:
             return print_json(result)
         columns = ("seed", "mean return", "std over episodes")
-        rows = [(e["seed"], e["return_mean"], e["return_std"]) for e in result["seeds"]]
+        rows = [
+            (e["seed"], e["return_mean"], e["return_std"] if self.episodes > 1 else "one episode")
+            for e in result["seeds"]
+        ]
         sizes = f"{counted(frames, 'frame')}, {counted(self.episodes, 'episode')}"
         print_table(
             f"{config.task}, {config.method}, {sizes}",

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fastr.errors import write_errors
-from fastr.letters import as_printed
+from fastr.letters import as_printed, print_result
 
 Value = TypeVar("Value")
 SAID = tyro.conf.arg(help_behavior_hint="")
@@ -30,7 +30,7 @@ def places(metavar: str) -> Any:
 
 def print_json(result: dict[str, Any]) -> int:
     """One JSON object on stdout."""
-    print(json.dumps(result))
+    print_result(json.dumps(result))
     return 0
 
 

@@ -20,7 +20,7 @@ from fastr.letters import say
 from fastr.plurals import counted
 from fastr.pool import WorkerError
 from fastr.provenance import provenance
-from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference
+from fastr.runs import CONFIG, RunDirectory, RunWriter, first_difference, refuse_taken
 from fastr.summary import LAST, evaluations, summary
 from fastr.units import slug
 
@@ -96,6 +96,7 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
     A run that an earlier call has begun goes on; one that it has finished is only read.
     """
     if (path / CONFIG).exists():
+        refuse_other_run(config, path)
         writer, checkpoint = RunWriter.resume(path)
     else:
         writer, checkpoint = begun(config, path), None
@@ -108,9 +109,20 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
         return writer.rows()
 
 
+def refuse_other_run(config: TrainConfig, path: Path) -> None:
+    """Raise UserError if this directory holds a run, and another one."""
+    if not (path / CONFIG).exists():
+        return
+    held = RunDirectory.open(path).config["train"]
+    if different := first_difference(held, as_stored(config)):
+        raise UserError(f"{path} holds another run: {different}; choose another --out.")
+
+
 def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[dict[str, Any]]]:
     """The rows of every run, one after the other in OUT/NAME; all are possible, or none begins."""
     for name, config in configs.items():
+        refuse_taken(out / name)
+        refuse_other_run(config, out / name)
         check_possible(config, out / name)
     found = {}
     for number, (name, config) in enumerate(configs.items(), start=1):

@@ -73,13 +73,17 @@ def in_words(said: str) -> str:
     no_value = "an option that takes no value has a =, or a word is empty"
     said = re.sub(r"Unrecognized options:$", f"There is one thing too many: {no_value}", said)
     said = re.sub(
-        r"invalid choice '(.*)' for argument '(.+)'\. Expected one of (.+)", unknown, said
+        r"invalid choice '(.*)' for argument '(.+)'\. Expected one of (.+)",
+        lambda found: unlisted(found[2], found[1], found[3]),
+        said,
     )
     said = re.sub(r"Missing value for argument '(.+)'\. Expected .+", r"\1 needs a value", said)
     whole = r"invalid literal for int\(\) with base 10: (.+)"
-    said = re.sub(whole, r"\1 is not a whole number", said)
+    said = re.sub(whole, r"\1 is not a whole number in digits", said)
     said = re.sub(r"could not convert string to float: (.+)", r"\1 is not a number", said)
     # A value that may also be left out.
+    of_names = r"Error parsing (--\S+): no type .*\['(.*)'\] does not match choices \((.+)\)"
+    said = re.sub(of_names, lambda found: unlisted(found[1], found[2], found[3]), said)
     return re.sub(r"no type matching .* - <class '(?:int|float)'>: ", "", said)
 
 
@@ -93,13 +97,14 @@ def misfitting(found: re.Match[str]) -> str:
     """Values that an option with several of them does not take."""
     option, values = found[1], " ".join(re.findall(r"'([^']*)'", found[2])) or found[2]
     takes = f"takes {SEVERAL[option]}; {values} is not that" if option in SEVERAL else ""
+    takes += ", with commas instead of spaces" if takes and "," in values else ""
     return f"{option} {takes or f'cannot be {values}'}"
 
 
-def unknown(found: re.Match[str]) -> str:
-    """A name that is none of those an option knows."""
-    known = [name for name in re.findall(r"'([^']+)'", found[3]) if name != "None"]
-    if not found[1]:
-        return f"{found[2]} needs a value: it is one of {', '.join(known)}"
-    said = f"{found[2]} {found[1]}" if found[2].startswith("--") else found[1]
-    return f"{said} is unknown.{nearest(found[1], known)} It is one of {', '.join(known)}"
+def unlisted(option: str, value: str, listed: str) -> str:
+    """A name that is none of those an option knows, which the parser lists in quotes."""
+    known = [name for name in re.findall(r"'([^']+)'", listed) if name != "None"]
+    if not value:
+        return f"{option} needs a value: it is one of {', '.join(known)}"
+    said = f"{option} {value}" if option.startswith("--") else value
+    return f"{said} is unknown.{nearest(value, known)} It is one of {', '.join(known)}"

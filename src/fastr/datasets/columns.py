@@ -8,26 +8,38 @@ from fastr.errors import UserError
 from fastr.plurals import counted
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "state": ("state", "states", "observation", "observations"),
+    "state": ("state", "states", "observation", "observations", "obs"),
     "action": ("action", "actions"),
-    "next_state": ("next_state", "next_states", "next_observation", "next_observations"),
-    "episode": ("episode", "episodes", "episode_id"),
+    "next_state": (
+        "next_state",
+        "next_states",
+        "next_observation",
+        "next_observations",
+        "next_obs",
+    ),
+    "episode": ("episode", "episodes", "episode_id", "episode_index"),
 }
 """Each column by any one of these names."""
 ACTION_LOW, ACTION_HIGH = "action_low", "action_high"
 """Optional: the bounds of each action coordinate."""
+WHOLE = "whole numbers, the same for all rows of an episode (0, 0, ..., 1, 1, ...), as integers"
+"""What the episodes must be."""
 
 
-def column_names(path: Path, present: Iterable[str]) -> dict[str, str]:
-    """The name of each column in this file; UserError for the first that is missing or double."""
-    present = set(present)
+def column_names(path: Path, names: Iterable[str], spread: Iterable[str] = ()) -> dict[str, str]:
+    """The name of each column in this file; UserError for the first that is missing or double.
+
+    Those that are spread over several columns have a name that no column has.
+    """
+    listed = set(names)
+    present = listed | set(spread)
     chosen = {}
-    for column, names in NAMES.items():
-        matches = [name for name in names if name in present]
+    for column, known in NAMES.items():
+        matches = [name for name in known if name in present]
         if len(matches) > 1:
             raise UserError(f"{path} has both {matches[0]} and {matches[1]}; keep one of them.")
         if not matches:
-            raise UserError(f"{path} has no column {column}: {advice(column, present)}.")
+            raise UserError(f"{path} has no column {column}: {advice(column, listed)}.")
         chosen[column] = matches[0]
     return chosen
 
@@ -36,8 +48,8 @@ def advice(column: str, present: set[str]) -> str:
     """What to do about a missing column."""
     listed = ", ".join(sorted(present)[:12]) or "nothing"
     what = {
-        "state": "one row of numbers per transition",
-        "action": "one row of numbers per transition",
+        "state": "one row of numbers per transition, in .parquet also state_0, state_1, ...",
+        "action": "one row of numbers per transition, in .parquet also action_0, action_1, ...",
         "next_state": "what the state was one step later",
         "episode": "a whole number per transition that says which episode it belongs to; "
         "docs/misfit.md makes it from marks of the ends",
@@ -65,9 +77,10 @@ def check_shapes(
     rows = shapes["state"][0] if shapes["state"] else 0
     for column in ("state", "action", "next_state"):
         if len(shapes[column]) != 2 or shapes[column][1] < 1:
+            one = f"; one coordinate is ({rows}, 1)" if len(shapes[column]) == 1 else ""
             raise UserError(
                 f"{path}: column {columns[column]} has shape {tuple(shapes[column])}; it must be "
-                "(transitions, coordinates)."
+                f"(transitions, coordinates){one}."
             )
     if len(shapes["episode"]) != 1:
         raise UserError(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastr.datasets.base import About, Chunk, Source, float32, refuse_bomb
-from fastr.datasets.columns import ACTION_HIGH, ACTION_LOW, check_shapes, column_names
+from fastr.datasets.columns import ACTION_HIGH, ACTION_LOW, WHOLE, check_shapes, column_names
 from fastr.errors import UserError
 from fastr.plurals import counted
 from fastr.spec import EnvSpec
@@ -147,4 +147,4 @@ def bound(path: Path, archive: zipfile.ZipFile, name: str) -> list[float]:
 def refuse_fractions(path: Path, name: str, header: Header) -> None:
     """Raise UserError unless episodes are numbered by whole numbers."""
     if header.dtype.kind not in "iu":
-        raise UserError(f"{path}: column {name} holds {header.dtype}; it must be whole numbers.")
+        raise UserError(f"{path}: column {name} holds {header.dtype}; it must hold {WHOLE}.")

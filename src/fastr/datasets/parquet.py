@@ -21,6 +21,7 @@ from fastr.datasets.columns import (
     ACTION_HIGH,
     ACTION_LOW,
     NAMES,
+    WHOLE,
     check_shapes,
     column_names,
     numbered,
@@ -52,7 +53,7 @@ class Parquet(Source):
         self._wide = {column: wide_columns(path, schema.names, column) for column in VECTORS}
         lists = [name for name in schema.names if name]
         wide = [column for column, parts in self._wide.items() if parts]
-        self.columns = column_names(path, [*lists, *wide])
+        self.columns = column_names(path, lists, wide)
         for column, name in self.columns.items():
             refuse_other_types(path, schema, self._wide.get(column) or [name])
         rows = self._file.metadata.num_rows
@@ -179,7 +180,7 @@ def refuse_other_types(path: Path, schema: Any, names: list[str]) -> None:
             else types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)
         )
         if not allowed:
-            wanted = "whole numbers" if whole else "numbers, or lists of numbers"
+            wanted = WHOLE if whole else "numbers, or lists of numbers"
             raise UserError(f"{path}: column {name} holds {kind}; it must hold {wanted}.")
         if not whole and name in sum(NAMES.values(), ()) and inner is kind:
             raise UserError(

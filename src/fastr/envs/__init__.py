@@ -7,6 +7,7 @@ and gymnasium are imported only when one of theirs is loaded.
 from fastr.envs.base import (
     Bounds,
     Environment,
+    MalformedError,
     NotFiniteError,
     Part,
     Robot,
@@ -22,6 +23,7 @@ __all__ = [
     "Bounds",
     "Environment",
     "GymTask",
+    "MalformedError",
     "NotFiniteError",
     "Part",
     "Robot",

@@ -47,6 +47,10 @@ class NotFiniteError(ArithmeticError):
     """A reward or a state that would poison everything learned from it; says which and what."""
 
 
+class MalformedError(TypeError):
+    """What an environment returned has another form than it must have; says which."""
+
+
 def finite_step(step: Step) -> Step:
     """The step itself; NotFiniteError if its reward or its next state is not finite."""
     if not abs(step.reward) <= _LARGEST:

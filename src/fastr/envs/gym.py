@@ -2,17 +2,25 @@
 
 import contextlib
 import math
+import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
-from fastr.envs.base import Part, Robot
+from fastr.envs.base import MalformedError, Part, Robot
 from fastr.envs.names import GymTask
 from fastr.envs.rendering import one_line, renderer
 from fastr.envs.simulator import Affine, Frame, Simulator, require_divisor
 from fastr.errors import UserError, nearest
 from fastr.spec import EnvSpec
+
+_RESET = "reset() must be made as `def reset(self, *, seed=None, options=None)`"
+_STEP = (
+    "step() must return five values: observation, reward, terminated, truncated and a dictionary "
+    "of information; the old Gym had one value, done, for the two in the middle"
+)
 
 
 class Gym(Simulator):
@@ -21,8 +29,8 @@ class Gym(Simulator):
     def __init__(self, name: GymTask, frame_skip: int, render_mode: str | None):
         self._name, self._frame_skip, self._render_mode = name, frame_skip, render_mode
         self._env = _gym_env(name, render_mode)
-        self._actions = _bounded(name, self._env.action_space)
-        self._keys, self.parts = _parts(name, self._env.observation_space)
+        self._actions = _bounded(name, getattr(self._env, "action_space", None))
+        self._keys, self.parts = _parts(name, getattr(self._env, "observation_space", None))
         self.episode_frames = self._env.spec and self._env.spec.max_episode_steps
         if self.episode_frames is not None:
             require_divisor(name, frame_skip, self.episode_frames)
@@ -33,9 +41,15 @@ class Gym(Simulator):
 
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
         """Start the episode that Gymnasium draws from this seed."""
-        found = self._env.reset(seed=seed)
+        try:
+            found = self._env.reset(seed=seed)
+        except TypeError as error:
+            _refuse_form(error, "unexpected keyword", _RESET)
+            raise
         if not (isinstance(found, tuple) and len(found) == 2):
-            raise TypeError("reset() must return an observation and a dictionary of information")
+            raise MalformedError(
+                "reset() must return an observation and a dictionary of information"
+            )
         return self._flat(found[0])
 
     def robot(self) -> Robot | None:
@@ -54,8 +68,14 @@ class Gym(Simulator):
 
     def _advance(self, control: np.ndarray) -> Frame:
         action = control.astype(self._actions.dtype)
-        self._seen, reward, terminated, truncated, _ = self._env.step(action)
-        return Frame(_number(reward), bool(terminated), bool(truncated))
+        try:
+            self._seen, reward, terminated, truncated, _ = self._env.step(action)
+        except (TypeError, ValueError) as error:
+            _refuse_form(error, "unpack", _STEP)
+            raise
+        return Frame(
+            _number(reward), _mark(terminated, "terminated"), _mark(truncated, "truncated")
+        )
 
     def _observation(self) -> Any:
         return self._seen
@@ -75,7 +95,30 @@ def _number(reward: Any) -> float:
         with contextlib.suppress(TypeError, ValueError):
             return float(reward)
     found = f"an array of shape {reward.shape}" if hasattr(reward, "shape") else repr(reward)
-    raise TypeError(f"the reward is {found:.200}; it must be one number")
+    raise MalformedError(f"the reward is {found:.200}; it must be one number")
+
+
+def _mark(value: Any, name: str) -> bool:
+    """Whether the episode is over; what is neither true nor false would pass for one of them."""
+    if isinstance(value, bool):
+        return value
+    found = np.asarray(value)
+    if found.dtype.kind not in "biuf" or found.size != 1:
+        raise MalformedError(f"{name} is {value!r:.200}; it must be True or False")
+    return bool(found)
+
+
+def _refuse_form(error: Exception, word: str, must: str) -> None:
+    """Raise MalformedError if others than the environment stumbled over a method of it like this.
+
+    They are the wrappers that Gymnasium puts around it, and this file.
+    """
+    import gymnasium
+
+    place = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    theirs = place.is_relative_to(Path(gymnasium.__file__).parent)
+    if (theirs or place == Path(__file__)) and word in str(error):
+        raise MalformedError(f"{must} ({error})") from None
 
 
 def _gym_env(name: GymTask, render_mode: str | None) -> Any:
@@ -131,9 +174,11 @@ def _bounded(name: GymTask, space: Any) -> Any:
         )
     if not space.is_bounded("both"):
         raise UserError(
-            f"{name} has an unbounded action space, but finite bounds are needed: "
-            "wrap it in gymnasium.wrappers.RescaleAction or give its Box a low and a high."
+            f"{name} has an unbounded action space, but finite bounds are needed: give its Box a "
+            "low and a high, in the units of the action."
         )
+    if not math.prod(space.shape):
+        raise UserError(f"{name} has the action space {space}: there is nothing to control.")
     return space
 
 

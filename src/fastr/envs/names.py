@@ -51,7 +51,7 @@ class GymTask(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return f"gym:{self.name}"
+        return self.name if ":" in self.name else f"gym:{self.name}"
 
 
 def tasks() -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def parse(task: str) -> SuiteTask | GymTask:
         hint = f" Gymnasium environments are written gym:{task}."
     else:
         own = " An environment of your own is written my_module:MyRobot-v0 (docs/own-robot.md)."
-        hint = nearest(task, tasks()) or own
+        hint = own if task.endswith(".py") else nearest(task, tasks()) or own
     raise UserError(f"{task!r} is not a DM Control Suite task.{hint}")
 
 

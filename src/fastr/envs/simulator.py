@@ -2,12 +2,13 @@
 
 import abc
 import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from fastr.envs.base import Bounds, Environment, Step
+from fastr.envs.base import Bounds, Environment, MalformedError, Step
 from fastr.envs.names import GymTask, SuiteTask
 from fastr.envs.rendering import TALLEST, WIDEST, reported_rendering
 from fastr.errors import UserError
@@ -88,7 +89,7 @@ class Simulator(Environment):
             return self._image(height, width)
 
     def _flat(self, observation: Any) -> Float32[np.ndarray, " state"]:
-        parts = [observation] if self._keys is None else [observation[key] for key in self._keys]
+        parts = [observation] if self._keys is None else _entries(observation, self._keys)
         # What float32 cannot hold becomes infinite, which the pool reports in its own words.
         with np.errstate(over="ignore"):
             state = np.concatenate(
@@ -96,10 +97,20 @@ class Simulator(Environment):
             )
         # Nobody behind this would see it: one number is broadcast to the place of many.
         if len(state) != self.spec.state_dim:
-            raise ValueError(
+            raise MalformedError(
                 f"the observation is of size {len(state)}, its space of size {self.spec.state_dim}"
             )
         return state
+
+
+def _entries(observation: Any, keys: tuple[str, ...]) -> list[Any]:
+    """The parts of an observation that its space calls a dictionary, in the space's order."""
+    if not isinstance(observation, Mapping):
+        kind = type(observation).__name__
+        raise MalformedError(f"the observation is of type {kind}, its space a Dict")
+    if missing := [key for key in keys if key not in observation]:
+        raise MalformedError(f"the observation lacks {missing[0]!r}, which its space has")
+    return [observation[key] for key in keys]
 
 
 def require_divisor(name: SuiteTask | GymTask, frame_skip: int, frames: int) -> None:

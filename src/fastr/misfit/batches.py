@@ -55,6 +55,8 @@ class Prepared:
 
 def prepare(store: Store, config: MisfitConfig) -> Prepared:
     """Split a dataset and take its statistics; UserError if a part is too small to rank in."""
+    if config.split == "episode":
+        refuse_lonely(store)
     parts = split(
         store.episodes, config.split, generator(config.split_seed, SPLIT), limit=config.limit
     )
@@ -79,7 +81,31 @@ def prepare(store: Store, config: MisfitConfig) -> Prepared:
             f"{store.about.name}: no coordinate of its next states varies over the training part, "
             "so there is nothing to predict: check how the data was recorded."
         )
+    refuse_unmoved(store, sampled)
     return Prepared(store, parts, scales, still_actions(store, sampled))
+
+
+def refuse_lonely(store: Store) -> None:
+    """Raise UserError if no two transitions share an episode: what numbers them is something else.
+
+    Split by them, neighbours of the training part are tested on, and pass for unseen.
+    """
+    if store.episode_count == len(store.rows) > 1:
+        raise UserError(
+            f"{store.about.name}: every transition has an episode of its own, as if `episode` were "
+            "a row's number or a time: give all rows of an episode the same number, or use "
+            "--split transition if they are independent."
+        )
+
+
+def refuse_unmoved(store: Store, sampled: Float32[np.ndarray, "rows packed"]) -> None:
+    """Raise UserError if every next state is the state itself."""
+    width = store.about.spec.state_dim
+    if np.array_equal(sampled[:, :width], sampled[:, -width:]):
+        raise UserError(
+            f"{store.about.name}: its next states are its states in every row, so there is "
+            "nothing to predict: shift them by one step within each episode."
+        )
 
 
 def still_actions(store: Store, sampled: Float32[np.ndarray, "rows packed"]) -> tuple[int, ...]:

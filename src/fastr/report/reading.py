@@ -117,6 +117,9 @@ def take(path: Path, found: Found) -> None:
         if path.is_symlink() and not (path / CONFIG).exists():
             raise UserError(f"{path} is a link to a folder; name it to have it read.")
         found.series.append(run_series(path))
+    elif path.exists() and not path.is_file():
+        # A pipe that nobody writes to would be waited for without end.
+        raise UserError(f"{path} is a pipe or a device; give the name of a file.")
     elif path.name == REPORT:
         report_entries(path)
         found.misfits.append(path)
