@@ -559,6 +559,9 @@ def test_with_json_nobody_else_prints_on_stdout():
     assert sorted(ended.stderr.splitlines()) == ["a module", "a simulator"]
     ended = subprocess.run(line, capture_output=True, text=True, check=False)
     assert ended.stdout == 'a module\na simulator\n{"result": 1}\n'
+    # Somebody who asks for help pages through it.
+    ended = subprocess.run([*line, "--json", "--help"], capture_output=True, text=True, check=False)
+    assert ended.stdout == 'a module\na simulator\n{"result": 1}\n'
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

@@ -82,7 +82,7 @@ def main() -> None:
     """Run one command; bad input ends with one sentence and exit code 2."""
     open_closed()
     spell_out()
-    if "--json" in sys.argv:
+    if "--json" in sys.argv and {"-h", "--help"}.isdisjoint(sys.argv):
         reserve_stdout()
     code = 1
     asked: list[int] = []
