@@ -96,33 +96,29 @@ def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
     A run that an earlier call has begun goes on; one that it has finished is only read.
     """
     if (path / CONFIG).exists():
-        refuse_other_run(config, path)
         writer, checkpoint = RunWriter.resume(path)
     else:
         writer, checkpoint = begun(config, path), None
     with writer:
-        if different := first_difference(writer.config["train"], as_stored(config)):
-            raise UserError(f"{path} holds another run: {different}; choose another --out.")
+        refuse_other(writer, config)
         if not ended(config, writer) and (asked := train_and_draw(config, writer, checkpoint)):
             said = f"stopped; the same command goes on in {path.parent}."
             raise StoppedError(said, stopped_by(asked))
         return writer.rows()
 
 
-def refuse_other_run(config: TrainConfig, path: Path) -> None:
-    """Raise UserError if this directory holds a run, and another one."""
-    if not (path / CONFIG).exists():
-        return
-    held = RunDirectory.open(path).config["train"]
-    if different := first_difference(held, as_stored(config)):
-        raise UserError(f"{path} holds another run: {different}; choose another --out.")
+def refuse_other(run: RunDirectory, config: TrainConfig) -> None:
+    """Raise UserError if this run is another one than this configuration's."""
+    if different := first_difference(run.config["train"], as_stored(config)):
+        raise UserError(f"{run.path} holds another run: {different}; choose another --out.")
 
 
 def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[dict[str, Any]]]:
     """The rows of every run, one after the other in OUT/NAME; all are possible, or none begins."""
     for name, config in configs.items():
         refuse_taken(out / name)
-        refuse_other_run(config, out / name)
+        if (out / name / CONFIG).exists():
+            refuse_other(RunDirectory.open(out / name), config)
         check_possible(config, out / name)
     found = {}
     for number, (name, config) in enumerate(configs.items(), start=1):
