@@ -18,7 +18,7 @@ $(VENV)/installed: pyproject.toml requirements/ci.txt
 
 # Trains on walker-walk for a few minutes, then shows the curve and the gait.
 demo: setup
-	$(BIN)/python -m fastr.demo
+	$(BIN)/python -m fastr.cli.demo
 
 test: lint
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -8,7 +8,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-COMMITS = runpy.run_path(str(Path(__file__).parent / "src" / "fastr" / "commits.py"))
+COMMITS = runpy.run_path(str(Path(__file__).parent / "src" / "fastr" / "runs" / "commits.py"))
 # Asked before anything is built: a source distribution is put together inside the checkout.
 COMMIT = COMMITS["commit"]()
 
@@ -16,7 +16,7 @@ COMMIT = COMMITS["commit"]()
 def record_commit(package: Path) -> None:
     """Write the commit into a copy of the package, if it is known here."""
     if COMMIT is not None:
-        (package / COMMITS["RECORD"].name).write_text(json.dumps(COMMIT))
+        (package / "runs" / COMMITS["RECORD"].name).write_text(json.dumps(COMMIT))
 
 
 class RecordingBuild(build_py):

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.agents.spectral import SpectralConfig
-from fastr.checks import require
-from fastr.methods import register
+from fastr.core import EnvSpec, require
 from fastr.representations.factored import Factored, Factors
 from fastr.representations.ranking import RankingConfig, Scored
-from fastr.spec import EnvSpec
-from fastr.types import Transition
+from fastr.training.methods import register
+from fastr.transition import Transition
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import io
 from harness import atheris, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    import fastr.config
+    import fastr.training.config
     from fastr.cli import command
 
 # It would load the task's simulator.
-fastr.config.grounded = lambda config: config
+fastr.training.config.grounded = lambda config: config
 
 
 def read(data: bytes) -> None:

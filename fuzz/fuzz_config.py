@@ -5,10 +5,10 @@ import json
 from harness import atheris, edited, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.config import from_json, preset, to_json
     from fastr.envs import parse
     from fastr.report.reading import run_series
-    from fastr.runs import RunDirectory
+    from fastr.runs.directory import RunDirectory
+    from fastr.training.config import from_json, preset, to_json
 
 PLACE = folder()
 METHODS = ("fastr", "tree", "block", "diff-sr", "sac", "td7", "td3")

@@ -5,7 +5,7 @@ import contextlib
 from harness import UserError, atheris, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr import groups
+    from fastr.envs import groups
 
 
 def read(data: bytes) -> None:

@@ -6,10 +6,10 @@ import json
 from harness import UserError, atheris, edited, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.checkpoints.index import content_checksum
-    from fastr.config import preset
-    from fastr.host import Host
-    from fastr.runs import RunDirectory
+    from fastr.runs.checkpoints.index import content_checksum
+    from fastr.runs.directory import RunDirectory
+    from fastr.training.config import preset
+    from fastr.training.host import Host
 from transitions import walk, write_run
 
 PLACE = folder()

@@ -3,7 +3,7 @@
 from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.datasets.minari import Minari
+    from fastr.data.minari import Minari
 from loading import spooled
 
 from transitions import walk, write_minari

@@ -4,8 +4,8 @@ from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
     from fastr.report.tables import row_evaluations
-    from fastr.runs import RunDirectory
-    from fastr.summary import curve_csv, summary
+    from fastr.runs.directory import RunDirectory
+    from fastr.runs.summary import curve_csv, summary
     from fastr.sweep.state import newest_rows
 
 PLACE = folder()

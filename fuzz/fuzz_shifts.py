@@ -5,7 +5,8 @@ import numpy as np
 from harness import atheris, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr import envs, shifts
+    from fastr import envs
+    from fastr.envs import shifts
 
 
 def read(data: bytes) -> None:

@@ -3,9 +3,9 @@
 from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.misfit.scatter import points
     from fastr.report.gains import table_series
     from fastr.report.reading import Found, coverage_lines, jsonl_evaluations, take_table
+    from fastr.report.scatter import points
     from fastr.report.sidecar import read_sidecar
     from fastr.report.tables import csv_evaluations
 

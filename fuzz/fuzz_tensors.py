@@ -6,11 +6,11 @@ from dataclasses import replace
 from harness import UserError, atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.arrays import saved_spec
-    from fastr.checkpoints import STATE, file_record, read_index
-    from fastr.checkpoints.index import index_bytes
-    from fastr.datasets.replay import RunReplay
-    from fastr.runs import RunDirectory
+    from fastr.data.replay import RunReplay
+    from fastr.runs.checkpoints import STATE, file_record, read_index
+    from fastr.runs.checkpoints.index import index_bytes
+    from fastr.runs.directory import RunDirectory
+    from fastr.training.arrays import saved_spec
 from transitions import walk, write_run
 
 PLACE = folder()

@@ -43,7 +43,7 @@ sys.path.insert(0, str(ROOT / "src"))
 sys.path.insert(0, str(ROOT / "tests"))
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.errors import RunError, UserError
+    from fastr.core import RunError, UserError
 
 
 class BoundError(Exception):

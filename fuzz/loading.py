@@ -5,8 +5,8 @@ from pathlib import Path
 from harness import atheris
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.datasets.base import Source, require_bounds
-    from fastr.datasets.store import spool
+    from fastr.data.base import Source, require_bounds
+    from fastr.data.store import spool
 
 
 def spooled(source: Source, path: Path) -> None:

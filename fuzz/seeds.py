@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import numpy as np
 
-from fastr.config import preset, to_json
-from fastr.methods import METHODS
+from fastr.training.config import preset, to_json
+from fastr.training.methods import METHODS
 from transitions import walk, write_minari, write_npz, write_parquet, write_run
 
 SMALL = walk(episodes=2, steps=2)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastr.checkpoints import Checkpoint, Snapshot, file_record, read_index
-from fastr.checkpoints.index import content_checksum
-from fastr.runs import RunWriter
+from fastr.runs.checkpoints import Checkpoint, Snapshot, file_record, read_index
+from fastr.runs.checkpoints.index import content_checksum
+from fastr.runs.directory import RunWriter
 
 CONFIG = {"train": {"task": "walk", "agent": {"rate": 0.1, "sizes": (4, 4)}}, "provenance": {}}
 CAPACITY = 6

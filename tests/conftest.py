@@ -26,7 +26,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
 
-from fastr.runtime import configure
+from fastr.cli.runtime import configure
 
 # What every command sets: the first one that a test runs in this process would otherwise change the
 # environment half-way.
@@ -45,18 +45,18 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-import fastr.train
+import fastr.training.loop
 from browsing import chromium as chromium
 from browsing import visit as visit
 from checkpointing import pristine as pristine
 from checkpointing import run as run
 from fastr.agents.spectral import Spectral, SpectralConfig, Target
-from fastr.methods import METHODS
-from fastr.optim import Adam, Layout, Trainable
+from fastr.core import EnvSpec
+from fastr.nn.optim import Adam, Layout, Trainable
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
-from fastr.spec import EnvSpec
-from fastr.types import Transition
+from fastr.training.methods import METHODS
+from fastr.transition import Transition
 
 # How long an example takes is the machine's affair.
 settings.register_profile("fastr", deadline=None)
@@ -153,10 +153,10 @@ def kept_engines():
     """Equal trainings of one process share their compiled programs: tracing them costs seconds.
 
     Engines hold programs and no state of a run; what a new process makes of a run is for the tests
-    that start one. Whoever patches what is traced must not train through `fastr.train`.
+    that start one. Whoever patches what is traced must not train through `fastr.training.loop`.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fastr.train, "Engine", cache(fastr.train.Engine))
+        patch.setattr(fastr.training.loop, "Engine", cache(fastr.training.loop.Engine))
         yield
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fastr.checkpoints import Snapshot
-from fastr.runs import RunWriter
+from fastr.runs.checkpoints import Snapshot
+from fastr.runs.directory import RunWriter
 
 STEP_FRAMES, SAVE_FRAMES = 20, 100
 

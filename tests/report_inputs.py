@@ -2,7 +2,7 @@
 
 import json
 
-from fastr.config import METHODS, preset, to_json
+from fastr.training.config import METHODS, preset, to_json
 
 HOSTILE = '<img src=x onerror="window.broken=1">=cmd()|$x$%&_../../../etc'
 EVALUATIONS = tuple(range(0, 12_000, 1_000))

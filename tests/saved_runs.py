@@ -8,15 +8,15 @@ import numpy as np
 
 from fastr.agents.spectral import SpectralConfig
 from fastr.agents.td7 import TD7Config
-from fastr.arrays import leaf_name
-from fastr.checkpoints import Snapshot
-from fastr.config import preset, to_json
-from fastr.learner import Cohort
-from fastr.methods import METHODS
+from fastr.core import EnvSpec
 from fastr.representations.block import BlockConfig
 from fastr.representations.tree import TreeConfig
-from fastr.runs import RunWriter
-from fastr.spec import EnvSpec
+from fastr.runs.checkpoints import Snapshot
+from fastr.runs.directory import RunWriter
+from fastr.training.arrays import leaf_name
+from fastr.training.config import preset, to_json
+from fastr.training.learner import Cohort
+from fastr.training.methods import METHODS
 
 CAPACITY = 300
 FRAMES = 4_000

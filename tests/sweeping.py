@@ -4,9 +4,9 @@ import os
 import time
 from pathlib import Path
 
-from fastr.runs import RunDirectory
+from fastr.runs.directory import RunDirectory
+from fastr.studies.units import Grid
 from fastr.sweep import state
-from fastr.units import Grid
 
 FAKE = (str(Path(__file__).parent / "fake_train.py"),)
 FRAMES = 400

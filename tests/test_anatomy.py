@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastr.anatomy import examined, partition
-from fastr.config import from_json, grounded, preset, to_json
-from fastr.errors import UserError
-from fastr.groups import KINEMATIC, Group, Partition, parse
+from fastr.core import UserError
+from fastr.envs.anatomy import examined, partition
+from fastr.envs.groups import KINEMATIC, Group, Partition, parse
+from fastr.training.config import from_json, grounded, preset, to_json
 
 NAMES = st.text("abcdefghij_", min_size=1, max_size=5)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastr import cgroups, cores
-from fastr.memory import available_on_host
+from fastr.envs import cgroups, cores
+from fastr.training.memory import available_on_host
 
 V2, V1 = "0::/pods/mine\n", "5:cpuset:/\n3:cpu,cpuacct:/pods/mine\n0::/\n"
 FIRST = "cpu.cfs_quota_us", "cpu.cfs_period_us"
@@ -99,9 +99,9 @@ def test_the_nearest_limit_of_memory_counts(system, name):
 
 
 def test_a_container_has_no_more_memory_than_it_is_granted(monkeypatch):
-    monkeypatch.setattr("fastr.memory.memory_left", lambda: 2**62)
+    monkeypatch.setattr("fastr.training.memory.memory_left", lambda: 2**62)
     assert available_on_host() < 2**62
-    monkeypatch.setattr("fastr.memory.memory_left", lambda: 12345)
+    monkeypatch.setattr("fastr.training.memory.memory_left", lambda: 12345)
     assert available_on_host() == 12345
 
 

@@ -27,12 +27,12 @@ from checkpointing import (
     save_and_wait,
     snapshot,
 )
-from fastr.checkpoints import Snapshot, read_index, saved_frames
-from fastr.checkpoints import checkpoint as checkpoint_module
-from fastr.checkpoints.array_files import write_arrays
-from fastr.checkpoints.segments import Segment
-from fastr.errors import UserError
-from fastr.runs import RunDirectory, RunWriter
+from fastr.core import UserError
+from fastr.runs.checkpoints import Snapshot, read_index, saved_frames
+from fastr.runs.checkpoints import checkpoint as checkpoint_module
+from fastr.runs.checkpoints.array_files import write_arrays
+from fastr.runs.checkpoints.segments import Segment
+from fastr.runs.directory import RunDirectory, RunWriter
 
 # Damage
 

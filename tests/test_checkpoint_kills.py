@@ -29,9 +29,9 @@ from checkpointing import (
     save_and_wait,
     snapshot,
 )
-from fastr.checkpoints import array_files, saved_frames
-from fastr.errors import UserError
-from fastr.runs import RunDirectory, RunWriter
+from fastr.core import UserError
+from fastr.runs.checkpoints import array_files, saved_frames
+from fastr.runs.directory import RunDirectory, RunWriter
 
 
 class Killed(BaseException):
@@ -235,8 +235,8 @@ def test_the_systems_own_write_error_is_reported(tmp_path):
 LOOP = """
 import sys
 import numpy as np
-from fastr.checkpoints import Snapshot
-from fastr.runs import RunWriter
+from fastr.runs.checkpoints import Snapshot
+from fastr.runs.directory import RunWriter
 path, step = sys.argv[1], 0
 try:
     writer, checkpoint = RunWriter.resume(path)

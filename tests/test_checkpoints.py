@@ -22,8 +22,8 @@ from checkpointing import (
     save_and_wait,
     snapshot,
 )
-from fastr.checkpoints import Snapshot, saving
-from fastr.runs import RunDirectory, RunWriter
+from fastr.runs.checkpoints import Snapshot, saving
+from fastr.runs.directory import RunDirectory, RunWriter
 
 
 def test_a_checkpoint_returns_what_was_saved(run):

@@ -15,18 +15,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from fastr.cli import ON_TASKS, OTHERS, run, usage_of
-from fastr.commands import training
-from fastr.commands.show import print_table
-from fastr.commands.training import averaged, going_on
-from fastr.commands.wrong_options import SEVERAL, in_words, missing, one_sentence
-from fastr.config import preset, to_json
-from fastr.errors import UserError
-from fastr.letters import spell_out
-from fastr.profile import STAGES
-from fastr.progress import TrainingProgress
-from fastr.runs import RunWriter
-from fastr.runtime import cache_folder, configure
+from fastr.cli import ON_TASKS, OTHERS, run, training, usage_of
+from fastr.cli.runtime import cache_folder, configure
+from fastr.cli.show import print_table
+from fastr.cli.training import averaged, going_on
+from fastr.cli.wrong_options import SEVERAL, in_words, missing, one_sentence
+from fastr.core import UserError
+from fastr.runs.directory import RunWriter
+from fastr.runs.letters import spell_out
+from fastr.training.config import preset, to_json
+from fastr.training.profile import STAGES
+from fastr.training.progress import TrainingProgress
 
 WRONG = {
     "unknown command": (["trian", "walker-walk"], ["trian", "train"]),
@@ -344,7 +343,7 @@ def test_none_is_no_name_to_choose():
 
 def test_a_training_without_a_terminal_says_what_is_left(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("fastr.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("fastr.training.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
     progress = TrainingProgress(preset("walker-walk", "fastr", "quick"))
     for seconds, frames, updates in (
         (1.0, 2_000, 0),
@@ -542,7 +541,7 @@ def test_what_was_closed_leads_nowhere(closed, tmp_path):
 PRINTING = """
 import os
 import fastr.cli
-from fastr.commands.show import print_json
+from fastr.cli.show import print_json
 def work(_):
     print("a module", flush=True)
     os.system("echo a simulator")

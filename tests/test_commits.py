@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastr import commits
+from fastr.runs import commits
 
 ROOT = Path(__file__).parent.parent
 RECORDED = {"revision": "abc", "dirty": True}
@@ -55,7 +55,7 @@ def build(folder: Path, kind: str) -> Path:
 
 
 def recorded_in(wheel: Path) -> dict[str, object]:
-    return json.loads(zipfile.ZipFile(wheel).read("fastr/commit.json"))
+    return json.loads(zipfile.ZipFile(wheel).read("fastr/runs/commit.json"))
 
 
 @pytest.mark.skipif(
@@ -64,9 +64,14 @@ def recorded_in(wheel: Path) -> dict[str, object]:
 )
 def test_a_package_remembers_the_commit_it_was_built_from(tmp_path):
     checkout = tmp_path / "checkout"
-    (checkout / "src" / "fastr").mkdir(parents=True)
+    (checkout / "src" / "fastr" / "runs").mkdir(parents=True)
     names = ["pyproject.toml", "setup.py", "README.md", "LICENSE", ".gitignore"]
-    for name in [*names, "src/fastr/__init__.py", "src/fastr/commits.py"]:
+    for name in [
+        *names,
+        "src/fastr/__init__.py",
+        "src/fastr/runs/__init__.py",
+        "src/fastr/runs/commits.py",
+    ]:
         shutil.copy(ROOT / name, checkout / name)
     call(checkout, "git", "init", "--quiet")
     call(checkout, "git", "add", ".")

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastr.checks import LARGEST, LARGEST_BATCH, MOST_LEVELS
-from fastr.config import TrainConfig, from_json, preset, to_json
-from fastr.errors import UserError
+from fastr.core import LARGEST, LARGEST_BATCH, MOST_LEVELS, UserError
+from fastr.training.config import TrainConfig, from_json, preset, to_json
 
 METHODS = ("fastr", "ctrl-sr")
 PRESETS = ("paper", "quick")

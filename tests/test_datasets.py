@@ -23,19 +23,18 @@ from hypothesis import strategies as st
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
-from fastr.arrays import saved_cohort
 from fastr.cli import run
-from fastr.collect import from_replay
-from fastr.config import from_json
-from fastr.datasets import base
-from fastr.datasets.columns import NAMES, column_names, numbered
-from fastr.datasets.minari_writing import MinariWriter, dataset_id
-from fastr.datasets.opening import open_source
-from fastr.datasets.parquet import wide_columns
-from fastr.datasets.store import spool
-from fastr.errors import UserError
-from fastr.runs import RunDirectory
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec, UserError
+from fastr.data import base
+from fastr.data.collect import from_replay
+from fastr.data.columns import NAMES, column_names, numbered
+from fastr.data.minari_writing import MinariWriter, dataset_id
+from fastr.data.opening import open_source
+from fastr.data.parquet import wide_columns
+from fastr.data.store import spool
+from fastr.runs.directory import RunDirectory
+from fastr.training.arrays import saved_cohort
+from fastr.training.config import from_json
 from transitions import episodes_of, walk, write_minari, write_npz, write_parquet, write_run
 
 WRITERS = {

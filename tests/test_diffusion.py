@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from compiling import optimised
-from fastr.networks import sinusoid
-from fastr.optim import Adam, Trainable
+from fastr.core import EnvSpec
+from fastr.nn.networks import sinusoid
+from fastr.nn.optim import Adam, Trainable
 from fastr.representations.diffusion import DiffusionConfig
-from fastr.spec import EnvSpec
-from fastr.types import Transition
+from fastr.transition import Transition
 from numpy_networks import np_layer_norm, np_linear, np_mish, np_tree
 
 CONFIG = DiffusionConfig(

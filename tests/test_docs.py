@@ -12,9 +12,9 @@ import yaml
 from markdown_it import MarkdownIt
 
 from fastr.cli import after_imports, command, run
-from fastr.config import preset
-from fastr.learner import Engine
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec
+from fastr.training.config import preset
+from fastr.training.learner import Engine
 from saved_runs import save_run
 
 ROOT = Path(__file__).parent.parent

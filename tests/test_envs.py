@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import toy_envs
 from fastr import envs
+from fastr.core import EnvSpec, UserError
 from fastr.envs import episode_seed, load, tasks
-from fastr.errors import UserError
-from fastr.spec import EnvSpec
 
 
 def actions(spec: EnvSpec, steps: int, seed: int = 0) -> np.ndarray:

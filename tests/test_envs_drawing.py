@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from fastr.core import UserError
 from fastr.envs import load
-from fastr.errors import UserError
 
 
 def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +26,7 @@ def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_importing_is_cheap_and_loading_is_quiet():
     found = run_python(
-        "import sys, os, fastr.envs, fastr.pool\n"
+        "import sys, os, fastr.envs, fastr.envs.pool\n"
         "print([m for m in ('jax','dm_control','mujoco','gymnasium') if m in sys.modules])\n"
         "fastr.envs.load('cheetah-run', 1).step\n"
         "print('jax' in sys.modules, os.environ.get('MUJOCO_GL'))"
@@ -38,7 +38,7 @@ def test_importing_is_cheap_and_loading_is_quiet():
 DRAW = """
 import sys
 from fastr import envs
-from fastr.errors import UserError
+from fastr.core import UserError
 for task in sys.argv[1:] or ["quadruped-escape", "gym:HalfCheetah-v5"]:
     try:
         environment = envs.load(task, 1, render_mode="rgb_array")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastr.core import UserError
 from fastr.envs import GymTask, SuiteTask, load, parse, tasks
 from fastr.envs.names import respelled, spelled
-from fastr.errors import UserError
 
 
 def test_our_list_is_the_installed_suite():

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastr.evaluate import Evaluator
-from fastr.methods import METHODS, quick
-from fastr.policies import template
-from fastr.pool import WorkerError
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec
+from fastr.envs.pool import WorkerError
+from fastr.training.evaluate import Evaluator
+from fastr.training.methods import METHODS, quick
+from fastr.training.policies import template
 from test_pool import eventually, gone
 
 AGENT = quick(METHODS["td3"])

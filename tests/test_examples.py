@@ -14,12 +14,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from fastr.cli import after_imports, command, run
-from fastr.config import from_json, preset, to_json
-from fastr.errors import UserError
-from fastr.methods import METHODS, named, quick_representation, register
+from fastr.core import EnvSpec, UserError
 from fastr.representations.scores import ranking_losses
-from fastr.spec import EnvSpec
-from fastr.types import Transition
+from fastr.training.config import from_json, preset, to_json
+from fastr.training.methods import METHODS, named, quick_representation, register
+from fastr.transition import Transition
 
 SPEC = EnvSpec(state_dim=3, action_dim=2)
 SIZES = {"feature_dim": 12, "hidden_dim": 10, "noise_levels": 3, "fourier_dim": 16, "head_dim": 9}

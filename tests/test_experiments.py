@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastr.agents.spectral import SpectralConfig, part_to_keep
-from fastr.checks import option
 from fastr.cli import command
-from fastr.config import METHODS, TrainConfig, preset
-from fastr.errors import UserError
-from fastr.experiments import (
+from fastr.core import Method, Preset, UserError, option
+from fastr.studies.experiments import (
     EXPERIMENTS,
     FRAMES,
     JOINT_METHODS,
@@ -23,9 +21,9 @@ from fastr.experiments import (
     WITHOUT_STATE_PART,
     trainings,
 )
-from fastr.names import Method, Preset
+from fastr.studies.units import Grid, refuse_same_place, slug
 from fastr.sweep.hours import STEADY, updates
-from fastr.units import Grid, refuse_same_place, slug
+from fastr.training.config import METHODS, TrainConfig, preset
 
 OUT = Path("/nowhere")
 

@@ -20,8 +20,8 @@ from PIL import Image
 import fastr
 from fastr import envs
 from fastr.cli import run
+from fastr.core import EnvSpec, RunError, UserError
 from fastr.envs import Bounds
-from fastr.errors import RunError, UserError
 from fastr.export import numpy_policy
 from fastr.export.agreement import (
     TOLERANCE,
@@ -33,10 +33,9 @@ from fastr.export.card import plain
 from fastr.export.onnx_file import onnx_bytes
 from fastr.export.program import Program, scaling
 from fastr.export.safetensors_file import safetensors_bytes
-from fastr.learner import NormalizedPolicy
-from fastr.methods import METHODS
-from fastr.policies import template
-from fastr.spec import EnvSpec
+from fastr.training.learner import NormalizedPolicy
+from fastr.training.methods import METHODS
+from fastr.training.policies import template
 from saved_runs import FRAMES, SEEDS, save_run, tiny_agent
 
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fastr.flat import Flat
+from fastr.training.flat import Flat
 
 
 class Pair(eqx.Module):

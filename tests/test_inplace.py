@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from fastr.inplace import InPlace
+from fastr.training.inplace import InPlace
 
 
 def scaled(tree, factor):

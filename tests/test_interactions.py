@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.errors import UserError
-from fastr.groups import Group
+from fastr.core import EnvSpec, UserError
+from fastr.envs.groups import Group
 from fastr.representations.block import BlockConfig
 from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig
@@ -19,7 +19,6 @@ from fastr.representations.ranking import FactorEncoder
 from fastr.representations.scores import InnerProduct
 from fastr.representations.tree import ProductEncoder, TreeConfig, matched_width
 from fastr.representations.tucker import TuckerConfig
-from fastr.spec import EnvSpec
 from numpy_networks import np_mish
 
 KEY = jax.random.key(0)

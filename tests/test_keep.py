@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fastr.agents.spectral import ENCODERS, SpectralConfig, with_kept
-from fastr.errors import UserError
-from fastr.learner import Learner
+from fastr.core import UserError
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.tucker import TuckerConfig
+from fastr.training.learner import Learner
 
 SIZES = {"feature_dim": 4, "hidden_dim": 6, "blocks": 1, "noise_levels": 2}
 HEADS = {"fourier_dim": 8, "head_dim": 4}

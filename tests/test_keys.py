@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fastr.config import preset
-from fastr.learner import Learner
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec
+from fastr.training.config import preset
+from fastr.training.learner import Learner
 
 
 @pytest.mark.parametrize("method", ["fastr", "ctrl-sr", "tucker", "diff-sr", "sac", "td7", "td3"])

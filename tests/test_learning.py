@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastr.config import preset, to_json
 from fastr.envs import episode_seed, load
-from fastr.evaluate import episode_return
-from fastr.runs import RunWriter
-from fastr.summary import summary
-from fastr.train import train
+from fastr.runs.directory import RunWriter
+from fastr.runs.summary import summary
+from fastr.training.config import preset, to_json
+from fastr.training.evaluate import episode_return
+from fastr.training.loop import train
 
 # TD7's small exploration noise finds no gait in 25,000 frames, but it swings the pole up.
 TASKS = {"td7": "cartpole-swingup"}

@@ -6,13 +6,12 @@ from unittest.mock import Mock
 import jax
 import pytest
 
-from fastr import memory
-from fastr.config import preset
-from fastr.count import memory_bytes, seed_bytes
-from fastr.errors import UserError
-from fastr.learner import Engine
-from fastr.memory import MEBIBYTE, available_on_host, check_fits
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec, UserError
+from fastr.training import memory
+from fastr.training.config import preset
+from fastr.training.count import memory_bytes, seed_bytes
+from fastr.training.learner import Engine
+from fastr.training.memory import MEBIBYTE, available_on_host, check_fits
 
 SPEC = EnvSpec(24, 6)
 CONFIG = preset("walker-walk", "fastr", "quick")

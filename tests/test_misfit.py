@@ -17,23 +17,22 @@ from matplotlib.figure import Figure
 
 from compiling import optimised
 from fastr.cli import run
-from fastr.datasets.base import About
-from fastr.errors import UserError
-from fastr.misfit import batches
-from fastr.misfit import report as diagnosis
-from fastr.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
-from fastr.misfit.diagnose import diagnose, opened, trained
-from fastr.misfit.drawing import draw_curves, draw_misfits
-from fastr.misfit.fit import Fitted
-from fastr.misfit.intervals import Estimate, estimate
-from fastr.misfit.predictors import Predictor, scales_of
-from fastr.misfit.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points
-from fastr.misfit.splits import split
-from fastr.misfit.verdict import Evidence, verdict
-from fastr.optim import Adam, Trainable
+from fastr.core import EnvSpec, UserError
+from fastr.data.base import About
+from fastr.nn.optim import Adam, Trainable
 from fastr.report.gains import returns_of
+from fastr.report.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points
 from fastr.representations.scores import ranking_loss, ranking_losses
-from fastr.spec import EnvSpec
+from fastr.studies.misfit import batches
+from fastr.studies.misfit import report as diagnosis
+from fastr.studies.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
+from fastr.studies.misfit.diagnose import diagnose, opened, trained
+from fastr.studies.misfit.drawing import draw_curves, draw_misfits
+from fastr.studies.misfit.fit import Fitted
+from fastr.studies.misfit.intervals import Estimate, estimate
+from fastr.studies.misfit.predictors import Predictor, scales_of
+from fastr.studies.misfit.splits import split
+from fastr.studies.misfit.verdict import Evidence, verdict
 from report_inputs import EVALUATIONS, write_run
 from transitions import walk, write_npz
 
@@ -157,7 +156,7 @@ def test_the_same_seed_gives_the_same_report(report, files, tmp_path):
 
 def test_training_says_that_it_compiles_first(files, tmp_path, monkeypatch, capsys):
     fitted = Fitted([], np.zeros((2, 3, 2, 1), np.float32), np.zeros((2, 3), int), {})
-    monkeypatch.setattr("fastr.misfit.diagnose.fit", lambda *_: [fitted])
+    monkeypatch.setattr("fastr.studies.misfit.diagnose.fit", lambda *_: [fitted])
     prepared = batches.prepare(store_of(files[0], tmp_path / "rows"), CONFIG)
     assert trained([prepared], CONFIG) == [fitted]
     assert capsys.readouterr().err == "training on separable: compiling\n"
@@ -214,8 +213,8 @@ def test_every_transition_is_learned_from_once_an_epoch(files, tmp_path, monkeyp
 
 
 def store_of(name, path):
-    from fastr.datasets.opening import open_source
-    from fastr.datasets.store import spool
+    from fastr.data.opening import open_source
+    from fastr.data.store import spool
 
     return spool(open_source(name), path, observed_bounds=False, advance=lambda _: None)
 
@@ -499,7 +498,7 @@ BAD = {
 @pytest.mark.parametrize(("arguments", "named"), BAD.values(), ids=BAD.keys())
 def test_bad_input_ends_before_training(arguments, named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fastr.misfit.diagnose.fit", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr("fastr.studies.misfit.diagnose.fit", lambda *_: pytest.fail("it trained"))
     write_npz(Path("small.npz"), walk())
     write_npz(Path("one.npz"), walk(episodes=1, steps=2000))
     broken = walk()

@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fastr.count import parameters
-from fastr.datasets.base import About
-from fastr.errors import UserError
-from fastr.memory import MEBIBYTE
-from fastr.misfit import memory
-from fastr.misfit.config import KINDS, preset
-from fastr.misfit.diagnose import diagnose
-from fastr.misfit.program import Program
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec, UserError
+from fastr.data.base import About
+from fastr.studies.misfit import memory
+from fastr.studies.misfit.config import KINDS, preset
+from fastr.studies.misfit.diagnose import diagnose
+from fastr.studies.misfit.program import Program
+from fastr.training.count import parameters
+from fastr.training.memory import MEBIBYTE
 from transitions import walk, write_npz
 
 SPEC = EnvSpec(24, 6)
@@ -35,7 +34,7 @@ def test_absurd_sizes_are_one_sentence_before_anything_is_read(
     sizes, refused, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    for module in ("fastr.memory", "fastr.misfit.memory"):
+    for module in ("fastr.training.memory", "fastr.studies.misfit.memory"):
         monkeypatch.setattr(f"{module}.available_on_host", lambda: 2**34)
     write_npz(Path("small.npz"), walk())
     command = ["misfit", "small.npz", "--preset", "quick", "--limit", "1000", *sizes]
@@ -62,7 +61,7 @@ def test_what_does_not_fit_side_by_side_does_not_begin(tmp_path, monkeypatch):
     names = [str(write_npz(tmp_path / f"{i}.npz", each)) for i, each in enumerate(data)]
     alone = len(config.seeds) * memory.cell_bytes(config, EnvSpec(3, 2))
     monkeypatch.setattr(memory, "free_bytes", lambda: alone)
-    monkeypatch.setattr("fastr.misfit.diagnose.fit", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr("fastr.studies.misfit.diagnose.fit", lambda *_: pytest.fail("it trained"))
     with pytest.raises(UserError, match="2 datasets with 3 seeds would take about"):
         diagnose(names, config, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.moments import STD_FLOOR, Moments
+from fastr.nn.moments import STD_FLOOR, Moments
 
 COUNT = 5_000
 

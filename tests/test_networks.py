@@ -6,12 +6,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.activations import LAYER_NORM_EPSILON, elu, l2_normalize, mish
 from fastr.agents.spectral import SpectralConfig
-from fastr.networks import MLP, FourierHead, LayerNorm, Linear, ResidualMLP, TimeEmbedding, sinusoid
+from fastr.core import EnvSpec
+from fastr.nn.activations import LAYER_NORM_EPSILON, elu, l2_normalize, mish
+from fastr.nn.networks import (
+    MLP,
+    FourierHead,
+    LayerNorm,
+    Linear,
+    ResidualMLP,
+    TimeEmbedding,
+    sinusoid,
+)
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
-from fastr.spec import EnvSpec
 
 HUMANOID = EnvSpec(state_dim=67, action_dim=21)
 

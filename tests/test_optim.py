@@ -6,9 +6,9 @@ import numpy as np
 import optax
 import pytest
 
-from fastr import optim
-from fastr.networks import LayerNorm, ResidualMLP
-from fastr.optim import Adam, Layout, Trainable, polyak
+from fastr.nn import optim
+from fastr.nn.networks import LayerNorm, ResidualMLP
+from fastr.nn.optim import Adam, Layout, Trainable, polyak
 
 RATE = 0.05
 STEPS = 3

@@ -8,11 +8,11 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from browsing import DESK, PHONE, background, widths
-from fastr.misfit.drawing import draw_misfits
-from fastr.misfit.page import page as misfit_page
-from fastr.pages.rendering import page
-from fastr.theory.page import write_page
-from fastr.theory.report import Curve, Grid, Plot, Section, Verdict
+from fastr.report.pages.rendering import page
+from fastr.studies.misfit.drawing import draw_misfits
+from fastr.studies.misfit.page import page as misfit_page
+from fastr.studies.theory.page import write_page
+from fastr.studies.theory.report import Curve, Grid, Plot, Section, Verdict
 from report_inputs import HOSTILE
 
 MISFIT = {"value": 0.1, "low": 0.05, "high": 0.2}
@@ -129,4 +129,4 @@ def test_what_a_diagnosis_says(tmp_path):
 def test_a_page_that_lacks_content_is_not_written():
     parts = [Section("x", "T", (), (), (), (PLOT,))]
     with pytest.raises(UndefinedError, match="pictures"):
-        page("fastr.theory", parts=parts, command="")
+        page("fastr.studies.theory", parts=parts, command="")

@@ -18,9 +18,9 @@ import fastr
 import toy_envs  # noqa: F401  (a run on a module's task is only played if that is imported)
 from fastr import envs
 from fastr.cli import run
-from fastr.errors import UserError
-from fastr.screens import Film, check_film
-from fastr.tiles import Strongest, Tile, canvas_size, drawn, grid, mosaic, tile_height
+from fastr.core import UserError
+from fastr.export.screens import Film, check_film
+from fastr.export.tiles import Strongest, Tile, canvas_size, drawn, grid, mosaic, tile_height
 from saved_runs import SEEDS, save_run
 
 TASK = "toy_envs:Cliff-v0"  # terminates after three frames
@@ -132,7 +132,7 @@ def test_without_a_display_one_sentence_offers_a_film(saved, monkeypatch, refuse
 
 WINDOW = """
 import numpy as np
-from fastr.screens import Window
+from fastr.export.screens import Window
 with Window("test") as window:
     for shade in (10, 200):
         assert window.show(np.full((40, 60, 3), shade, np.uint8))

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fastr.commands.training import averaged
-from fastr.datasets.columns import check_shapes
+from fastr.cli.training import averaged
+from fastr.core import EnvSpec, UserError, counted
+from fastr.data.columns import check_shapes
 from fastr.envs import load
-from fastr.errors import UserError
-from fastr.misfit.verdict import dimension_sentence, doubts
-from fastr.plurals import counted
-from fastr.spec import EnvSpec
+from fastr.studies.misfit.verdict import dimension_sentence, doubts
 from fastr.sweep import hours
 from test_misfit import evidence
 

@@ -9,10 +9,9 @@ import time
 import numpy as np
 import pytest
 
+from fastr.core import EnvSpec, UserError
 from fastr.envs import episode_seed, load
-from fastr.errors import UserError
-from fastr.pool import EnvPool, Steps, WorkerError
-from fastr.spec import EnvSpec
+from fastr.envs.pool import EnvPool, Steps, WorkerError
 from toy_envs import EPISODE, FAULTS
 
 SEEDS = (3, 8)
@@ -307,7 +306,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import multiprocessing, time\n"
-        "from fastr.pool import EnvPool\n"
+        "from fastr.envs.pool import EnvPool\n"
         "import numpy as np\n"
         "pool = EnvPool('toy_envs:Faulty-v0', 1, (0, 1))\n"
         "pool.reset([0, 0])\n"
@@ -331,7 +330,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
 def test_a_pause_of_all_processes_is_nobodys_silence(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from fastr.pool import EnvPool\n"
+        "from fastr.envs.pool import EnvPool\n"
         "import numpy as np\n"
         "with EnvPool('toy_envs:Slow-v0', 1, (0,), patience_seconds=2.0) as pool:\n"
         "    pool.reset([0])\n"

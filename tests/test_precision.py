@@ -5,10 +5,10 @@ from dataclasses import replace
 import jax.numpy as jnp
 import pytest
 
-from fastr.config import grounded, preset
-from fastr.count import equations, update_program
-from fastr.methods import METHODS
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec
+from fastr.training.config import grounded, preset
+from fastr.training.count import equations, update_program
+from fastr.training.methods import METHODS
 
 SUMS = {"reduce_sum", "cumsum", "scatter-add", "reduce_window_sum"}
 

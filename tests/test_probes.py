@@ -18,10 +18,10 @@ from fastr.agents.spectral import SpectralConfig
 from fastr.agents.td3 import TD3Config
 from fastr.agents.td7 import TD7, TD7Config
 from fastr.agents.td7_policies import Pair
+from fastr.core import EnvSpec
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
-from fastr.spec import EnvSpec
-from fastr.types import Transition
+from fastr.transition import Transition
 
 DISCOUNT = 0.5
 ROWS, BATCH = 128, 16

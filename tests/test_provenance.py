@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastr import provenance
+from fastr.runs import provenance
 
 
 def test_provenance_names_what_made_a_run(monkeypatch):

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.replay import BLOCK, PrioritizedReplay, Replay
-from fastr.spec import EnvSpec
-from fastr.types import Transition
+from fastr.core import EnvSpec
+from fastr.training.replay import BLOCK, PrioritizedReplay, Replay
+from fastr.transition import Transition
 
 CAPACITY, ROW_DIM = 8, 3
 

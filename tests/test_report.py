@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from fastr.cli import run
-from fastr.commands.report import Report
-from fastr.plots import CROWDED, picture
+from fastr.cli.report import Report
 from fastr.report.colors import looks
 from fastr.report.finals import finals
+from fastr.report.plots import CROWDED, picture
 from fastr.report.published import published
 from fastr.report.reading import read
 from fastr.report.returns import published_rows

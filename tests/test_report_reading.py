@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from fastr.errors import UserError
-from fastr.misfit.scatter import Point, write_table
+from fastr.core import UserError
 from fastr.report.finals import finals
 from fastr.report.reading import external, read
+from fastr.report.scatter import Point, write_table
 from fastr.report.series import aligned, lacks, united
 from fastr.report.sidecar import Sidecar, read_sidecar
 from fastr.report.tables import csv_evaluations, row_evaluations

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.optim import Adam, Trainable
+from fastr.core import EnvSpec
+from fastr.nn.optim import Adam, Trainable
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import Contrast
@@ -21,7 +22,6 @@ from fastr.representations.scores import (
     positives,
     ranking_loss,
 )
-from fastr.spec import EnvSpec
 
 SCORES = ("l2", "raw", "layernorm")
 BATCH, LEVELS = 6, 3

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from fastr import ring
+from fastr.training import ring
 
 CAPACITY, SEEDS, ROW_DIM = 12, 2, 3
 

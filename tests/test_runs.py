@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing import CONFIG, file_size_limit, leftovers, names
-from fastr import locks
-from fastr.errors import UserError
-from fastr.runs import RunDirectory, RunWriter
+from fastr.core import UserError
+from fastr.runs import locks
+from fastr.runs.directory import RunDirectory, RunWriter
 
 # Configuration
 
@@ -206,8 +206,8 @@ def test_a_row_that_the_disk_refuses_leaves_no_part_of_itself(tmp_path):
 
 ATTEMPT = """
 import sys
-from fastr.errors import UserError
-from fastr.runs import RunWriter
+from fastr.core import UserError
+from fastr.runs.directory import RunWriter
 def create(path):
     RunWriter.create(path, {"train": {}, "provenance": {}})
 for attempt in (RunWriter.resume, create):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastr import envs
-from fastr.errors import UserError
-from fastr.shifts import (
+from fastr.core import UserError
+from fastr.envs.shifts import (
     KINDS,
     Dead,
     DeadBand,

@@ -13,9 +13,9 @@ from fastr.agents import spectral
 from fastr.agents.critics import squared_error
 from fastr.agents.deterministic import DeterministicPolicy
 from fastr.agents.spectral import actor_loss, twin_q
-from fastr.learner import EXPLORATION, Cohort, Engine
+from fastr.nn.streams import stream
 from fastr.representations.base import AbstractRepresentation
-from fastr.streams import stream
+from fastr.training.learner import EXPLORATION, Cohort, Engine
 
 ZERO = jnp.zeros((), int)
 PARTS = ("representation", "critics", "actor")

@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastr.arrays import named_leaves
-from fastr.checkpoints import Checkpoint
-from fastr.config import to_json
-from fastr.errors import UserError
-from fastr.learner import Engine
-from fastr.pool import Steps
-from fastr.runs import RunWriter
-from fastr.spec import EnvSpec
-from fastr.state import RunState
+from fastr.core import EnvSpec, UserError
+from fastr.envs.pool import Steps
+from fastr.runs.checkpoints import Checkpoint
+from fastr.runs.directory import RunWriter
+from fastr.training.arrays import named_leaves
+from fastr.training.config import to_json
+from fastr.training.learner import Engine
+from fastr.training.state import RunState
 from test_train import tiny
 
 CONFIG, SPEC, SEEDS = tiny(), EnvSpec(3, 1), 2

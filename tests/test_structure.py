@@ -14,18 +14,17 @@ import pytest
 from matplotlib.figure import Figure
 
 from fastr.cli import run
-from fastr.config import grounded, preset
-from fastr.count import multiply_adds, network_parameters
-from fastr.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
-from fastr.methods import named
-from fastr.names import Method
-from fastr.plots import compared_curves
+from fastr.core import EnvSpec, Method
+from fastr.report.plots import compared_curves
 from fastr.representations.cp import CPConfig
 from fastr.representations.ranking import RankingConfig
 from fastr.representations.schedule import perturb
 from fastr.representations.tucker import TuckerConfig
-from fastr.runs import RunWriter
-from fastr.spec import EnvSpec
+from fastr.runs.directory import RunWriter
+from fastr.studies.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
+from fastr.training.config import grounded, preset
+from fastr.training.count import multiply_adds, network_parameters
+from fastr.training.methods import named
 
 ROOT = Path(__file__).parents[1]
 KEY = jax.random.key(0)
@@ -183,8 +182,8 @@ def test_an_ablation_says_which_method_it_trains_and_finds_no_deviation_of_one_s
     capsys, tmp_path, monkeypatch
 ):
     rows = [{"kind": "evaluation", "seed": 0, "frames": 0, "return": -9.5, "seconds": 1.0}]
-    monkeypatch.setattr("fastr.commands.training.check_possible", lambda *_: None)
-    monkeypatch.setattr("fastr.commands.training.finished_rows", lambda *_: rows)
+    monkeypatch.setattr("fastr.cli.training.check_possible", lambda *_: None)
+    monkeypatch.setattr("fastr.cli.training.finished_rows", lambda *_: rows)
     assert run([*ABLATION, "--out", str(tmp_path)]) == 0
     said = capsys.readouterr()
     assert said.err.splitlines() == ["td3: run 1 of 2", "concat: run 2 of 2"]

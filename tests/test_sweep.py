@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastr import cli
-from fastr.commands.watching import Watching
-from fastr.errors import UserError
-from fastr.interrupts import stop_requests
-from fastr.locks import locked, user_of
-from fastr.runs import RunDirectory, RunWriter
+from fastr.cli.interrupts import stop_requests
+from fastr.cli.watching import Watching
+from fastr.core import UserError
+from fastr.runs.directory import RunDirectory, RunWriter
+from fastr.runs.locks import locked, user_of
+from fastr.studies.units import WATCHING, Unit
 from fastr.sweep import hours, state
 from fastr.sweep.engine import AbstractJob
 from fastr.sweep.hours import H200, RATES, Rate, fitting, measured_here, predicted, wall_clock
 from fastr.sweep.local import LocalEngine, Slot, gpus, shares, slots
 from fastr.sweep.schedule import Scheduler
 from fastr.sweep.view import View, line, summarized
-from fastr.units import WATCHING, Unit
 from sweeping import FAKE, FRAMES, assert_whole, attempts, processes, units, until
 
 
@@ -204,7 +204,8 @@ def test_a_killed_sweep_leaves_nobody_behind_and_what_it_ran_was_saved(tmp_path,
 def test_workers_of_a_killed_process_end_too(tmp_path):
     script = (
         "import os, sys, time; from concurrent.futures import ProcessPoolExecutor\n"
-        "from multiprocessing import get_context; from fastr.processes import end_with_parent\n"
+        "from multiprocessing import get_context\n"
+        "from fastr.envs.processes import end_with_parent\n"
         "pool = ProcessPoolExecutor(1, get_context('spawn'), end_with_parent)\n"
         "open(sys.argv[1], 'w').write(str(pool.submit(os.getpid).result()) + '.')\n"
         "time.sleep(60)"

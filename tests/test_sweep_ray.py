@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from fastr import cli
-from fastr.errors import UserError
-from fastr.experiments import EXPERIMENTS
-from fastr.locks import user_of
-from fastr.runs import RunDirectory
+from fastr.core import UserError
+from fastr.runs.directory import RunDirectory
+from fastr.runs.locks import user_of
+from fastr.studies.experiments import EXPERIMENTS
+from fastr.studies.units import Grid
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM
 from fastr.sweep.cluster import RayEngine
 from fastr.sweep.schedule import Scheduler
-from fastr.units import Grid
 from sweeping import FAKE, assert_whole, attempts, processes, units, until
 
 pytest.importorskip("ray", reason="pip install ray")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fastr.envs import spec
-from fastr.theory.certificates import (
+from fastr.studies.theory.certificates import (
     TASKS,
     Problem,
     deviation,
@@ -20,7 +20,7 @@ from fastr.theory.certificates import (
     log_sufficient_n,
     of_task,
 )
-from fastr.theory.covering import covering_number, distances, factored_scores, product_bound
+from fastr.studies.theory.covering import covering_number, distances, factored_scores, product_bound
 
 # Cubes of side 1/sqrt(3) in three dimensions have diameter 1.
 UNIT = Problem(3, 3, feature_dim=1, side=1 / math.sqrt(3))

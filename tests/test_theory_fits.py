@@ -6,19 +6,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.theory.families import energy, mixture
-from fastr.theory.fourier import (
+from fastr.studies.theory.families import energy, mixture
+from fastr.studies.theory.fourier import (
     bellman_residual,
     normalised_fourier,
     plain_fourier,
     waves_of,
 )
-from fastr.theory.intervals import crossing, exponents, interval, log_interval
-from fastr.theory.ranking_fit import Descent, Factored, Joint, ranking_fits, ranking_loss
-from fastr.theory.sampling import draw, population
-from fastr.theory.sieve import merged, sample, sieve_risk
-from fastr.theory.spectral_fit import Fit, empirical_loss, factored_fit, joint_fit, risk
-from fastr.theory.waves import waves
+from fastr.studies.theory.intervals import crossing, exponents, interval, log_interval
+from fastr.studies.theory.ranking_fit import Descent, Factored, Joint, ranking_fits, ranking_loss
+from fastr.studies.theory.sampling import draw, population
+from fastr.studies.theory.sieve import merged, sample, sieve_risk
+from fastr.studies.theory.spectral_fit import Fit, empirical_loss, factored_fit, joint_fit, risk
+from fastr.studies.theory.waves import waves
 
 
 def counted(triples, shape):

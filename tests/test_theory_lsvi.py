@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fastr.theory.families import lock
-from fastr.theory.intervals import exponents
-from fastr.theory.lsvi import (
+from fastr.studies.theory.families import lock
+from fastr.studies.theory.intervals import exponents
+from fastr.studies.theory.lsvi import (
     Explore,
     chebyshev,
     explore,
@@ -14,7 +14,7 @@ from fastr.theory.lsvi import (
     policy_value,
     unit_features,
 )
-from fastr.theory.mdp import FiniteMDP
+from fastr.studies.theory.mdp import FiniteMDP
 
 
 def small_lock():

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fastr.theory.families import energy, lock, mixture
-from fastr.theory.linearity import linearity, norm_bound, policy_residual, random_checks
-from fastr.theory.mdp import random_policy
-from fastr.theory.sampling import population
-from fastr.theory.spectral_fit import factored_fit, joint_fit, risk
-from fastr.theory.waves import cell_cosines, cosines, frequencies, grid, waves
+from fastr.studies.theory.families import energy, lock, mixture
+from fastr.studies.theory.linearity import linearity, norm_bound, policy_residual, random_checks
+from fastr.studies.theory.mdp import random_policy
+from fastr.studies.theory.sampling import population
+from fastr.studies.theory.spectral_fit import factored_fit, joint_fit, risk
+from fastr.studies.theory.waves import cell_cosines, cosines, frequencies, grid, waves
 
 SEEDS = (0, 1, 2)
 

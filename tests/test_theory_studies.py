@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from fastr.cli import run
-from fastr.commands.theory import NAMES
-from fastr.theory.catalogue import STUDIES, WEIGHTS
-from fastr.theory.certificates import Problem
-from fastr.theory.families import lock
-from fastr.theory.intervals import log_interval
-from fastr.theory.lsvi import Explore, explore
-from fastr.theory.page import page_text
-from fastr.theory.ranking_fit import Descent, RankingFits
-from fastr.theory.report import Section, Verdict
-from fastr.theory.studies.certificates import CertificateStudy, covering_ratios, limit_slope
-from fastr.theory.studies.exploration import ExplorationStudy, Regret
-from fastr.theory.studies.linearity import LinearityStudy
-from fastr.theory.studies.ratio import CP, ENERGY, RatioStudy, best_residual
-from fastr.theory.studies.separation import SeparationStudy, certified_crossing, holding
-from fastr.theory.studies.sieves import Sieve
-from fastr.theory.waves import cosines, waves
+from fastr.cli.theory import NAMES
+from fastr.studies.theory.catalogue import STUDIES, WEIGHTS
+from fastr.studies.theory.certificates import Problem
+from fastr.studies.theory.families import lock
+from fastr.studies.theory.intervals import log_interval
+from fastr.studies.theory.lsvi import Explore, explore
+from fastr.studies.theory.page import page_text
+from fastr.studies.theory.ranking_fit import Descent, RankingFits
+from fastr.studies.theory.report import Section, Verdict
+from fastr.studies.theory.studies.certificates import CertificateStudy, covering_ratios, limit_slope
+from fastr.studies.theory.studies.exploration import ExplorationStudy, Regret
+from fastr.studies.theory.studies.linearity import LinearityStudy
+from fastr.studies.theory.studies.ratio import CP, ENERGY, RatioStudy, best_residual
+from fastr.studies.theory.studies.separation import SeparationStudy, certified_crossing, holding
+from fastr.studies.theory.studies.sieves import Sieve
+from fastr.studies.theory.waves import cosines, waves
 
 
 def quiet(_):
@@ -194,7 +194,7 @@ def test_every_seed_begins_its_ranking_fits_by_itself(monkeypatch):
         )
 
     for study in ("ratio", "separation"):
-        monkeypatch.setattr(f"fastr.theory.studies.{study}.ranking_fits", unfitted)
+        monkeypatch.setattr(f"fastr.studies.theory.studies.{study}.ranking_fits", unfitted)
     replace(SMALL, seeds=(3, 5), powers=(3.0, 4.0)).ranking_errors(SMALL.density(0.0), 3)
     RatioStudy((3, 5), states=5, actions=4, counts=(8, 16)).run(quiet)
     assert seeds == [[3, 3, 5, 5]] * 2 + [[3, 5]] * 2
@@ -232,7 +232,7 @@ def test_every_seed_explores_an_mdp_of_its_own(monkeypatch):
         explored.append(mdp.kernel.tobytes())
         return explore(mdp, *arguments)
 
-    monkeypatch.setattr("fastr.theory.studies.exploration.explore", recorded)
+    monkeypatch.setattr("fastr.studies.theory.studies.exploration.explore", recorded)
     small_exploration(0, 1, 2, repeats=1, powers=(3.0,)).run(quiet)
     assert len(set(explored)) == 3
 

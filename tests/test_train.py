@@ -15,19 +15,18 @@ import numpy as np
 import pytest
 
 from checkpointing import replay_of
-from fastr import ring
-from fastr.arrays import named_leaves, with_leaves
-from fastr.checkpoints import saving
 from fastr.cli import run
-from fastr.commands.training import ANSWER, rows_of_all
-from fastr.config import TrainConfig, from_json, preset, to_json
-from fastr.errors import RunError, StoppedError
-from fastr.interrupts import end_at_once, stop_requests
-from fastr.learner import Engine
-from fastr.pool import EnvPool
-from fastr.runs import RunDirectory, RunWriter
-from fastr.spec import EnvSpec
-from fastr.train import Trainer, simulators, train
+from fastr.cli.interrupts import end_at_once, stop_requests
+from fastr.cli.training import ANSWER, rows_of_all
+from fastr.core import EnvSpec, RunError, StoppedError
+from fastr.envs.pool import EnvPool
+from fastr.runs.checkpoints import saving
+from fastr.runs.directory import RunDirectory, RunWriter
+from fastr.training import ring
+from fastr.training.arrays import named_leaves, with_leaves
+from fastr.training.config import TrainConfig, from_json, preset, to_json
+from fastr.training.learner import Engine
+from fastr.training.loop import Trainer, simulators, train
 from test_pool import eventually, gone
 
 HERE, INHERITED = os.path.dirname(__file__), os.environ.get("PYTHONPATH")
@@ -366,8 +365,8 @@ def types(tree) -> list[tuple]:
 def test_simulators_stay_awake_only_where_cores_are_idle(monkeypatch, backend, cores, awake):
     made = Mock(return_value=Mock(spec=EnvPool))
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr("fastr.train.usable_cores", lambda: cores)
-    monkeypatch.setattr("fastr.train.EnvPool", made)
+    monkeypatch.setattr("fastr.training.loop.usable_cores", lambda: cores)
+    monkeypatch.setattr("fastr.training.loop.EnvPool", made)
     simulators(tiny(seeds=tuple(range(5))))
     assert (made.call_args.kwargs["awake_seconds"] > 0) == awake
 
@@ -377,9 +376,9 @@ def test_seeds_share_out_over_devices():
 import jax, numpy as np
 from dataclasses import replace
 from test_train import tiny
-from fastr import ring
-from fastr.learner import Engine
-from fastr.spec import EnvSpec
+from fastr.training import ring
+from fastr.training.learner import Engine
+from fastr.core import EnvSpec
 agent, spec = tiny().agent, EnvSpec(3, 1)
 engine = Engine(agent, spec, (3, 7), capacity=64, random_steps=0)
 cohort = engine.init()
@@ -448,7 +447,7 @@ def test_sigterm_ends_a_training_after_a_checkpoint(tmp_path, monkeypatch):
             asked.append(True)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("fastr.progress.TrainingProgress.__call__", ask_at_the_first_row)
+    monkeypatch.setattr("fastr.training.progress.TrainingProgress.__call__", ask_at_the_first_row)
     config = tiny(checkpoint_frames=0)
     with pytest.raises(StoppedError, match=f"the same command goes on in {tmp_path}") as stop:
         rows_of_all({"run": config, "next": config}, tmp_path)
@@ -466,7 +465,7 @@ def test_a_stop_too_late_for_one_run_keeps_the_next_from_beginning(tmp_path, mon
             signal.raise_signal(signal.SIGTERM)
 
     config = tiny(checkpoint_frames=0)
-    monkeypatch.setattr("fastr.progress.TrainingProgress.__call__", ask_at_the_last_row)
+    monkeypatch.setattr("fastr.training.progress.TrainingProgress.__call__", ask_at_the_last_row)
     with pytest.raises(StoppedError) as stop:
         rows_of_all({"run": config, "next": config}, tmp_path)
     assert stop.value.code == 143
@@ -480,11 +479,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may run deaf, under nohup
-import fastr.train
-from fastr.commands.training import train_and_draw
-from fastr.config import preset
-from fastr.pool import EnvPool
-from fastr.pulses import Pulses
+import fastr.training.loop
+from fastr.cli.training import train_and_draw
+from fastr.training.config import preset
+from fastr.envs.pool import EnvPool
+from fastr.envs.pulses import Pulses
 
 def compiling(*_, **__):
     with EnvPool("toy_envs:Count-v0", 1, (0, 1)):
@@ -495,7 +494,7 @@ def compiling(*_, **__):
             os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
 
-fastr.train.train = compiling
+fastr.training.loop.train = compiling
 run = SimpleNamespace(path=Path("run"), config={})
 train_and_draw(preset("gym:Pendulum-v1", "fastr", "quick"), run, None)
 """

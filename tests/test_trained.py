@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 
 import fastr
-from fastr.activations import average_l1_norm
-from fastr.arrays import saved_cohort
-from fastr.errors import UserError
-from fastr.policies import compiled
-from fastr.runs import RunDirectory
+from fastr.core import UserError
+from fastr.nn.activations import average_l1_norm
+from fastr.runs.directory import RunDirectory
+from fastr.training.arrays import saved_cohort
+from fastr.training.policies import compiled
 from saved_runs import FRAMES, SEEDS, save_run
 
 SHAPES = [(), (1,), (0,), (2, 3), (1, 2, 3), (2, 0)]

@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fastr import plots
-from fastr.arrays import heritage, inherited, legacy
-from fastr.cli import command, run
-from fastr.commands import transfer
-from fastr.commands.training import begun, check_possible
-from fastr.commands.transfer import Condition, Transfer
-from fastr.config import from_json, preset, to_json
-from fastr.errors import UserError
-from fastr.learner import Engine
-from fastr.runs import RunDirectory, RunWriter
-from fastr.spec import EnvSpec
-from fastr.train import train
-from fastr.transfer import linear_cka
+from fastr.cli import command, run, transfer
+from fastr.cli.training import begun, check_possible
+from fastr.cli.transfer import Condition, Transfer
+from fastr.core import EnvSpec, UserError
+from fastr.report import plots
+from fastr.runs.directory import RunDirectory, RunWriter
+from fastr.studies.transfer import linear_cka
+from fastr.training.arrays import heritage, inherited, legacy
+from fastr.training.config import from_json, preset, to_json
+from fastr.training.learner import Engine
+from fastr.training.loop import train
 
 TASK, PENDULUM = "gym:Pendulum-v1", EnvSpec(3, 1)
 

@@ -22,20 +22,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastr
-from fastr import groups, shifts
-from fastr.checkpoints import read_index
 from fastr.cli import command, run
-from fastr.config import from_json, preset, to_json
-from fastr.datasets.opening import open_source
-from fastr.envs import module_of
-from fastr.errors import UserError
-from fastr.experiments import misfits
-from fastr.host import Host
-from fastr.runs import RunDirectory, RunWriter
-from fastr.summary import summary
+from fastr.core import UserError
+from fastr.data.opening import open_source
+from fastr.envs import groups, module_of, shifts
+from fastr.runs.checkpoints import read_index
+from fastr.runs.directory import RunDirectory, RunWriter
+from fastr.runs.summary import summary
+from fastr.runs.untrusted import bounded_bytes, limited_memory
+from fastr.studies.experiments import misfits
+from fastr.studies.units import Grid
 from fastr.sweep.state import next_arguments
-from fastr.units import Grid
-from fastr.untrusted import bounded_bytes, limited_memory
+from fastr.training.config import from_json, preset, to_json
+from fastr.training.host import Host
 from saved_runs import save_run
 from transitions import walk, write_minari, write_npz, write_run
 

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fastr.checkpoints import Snapshot
-from fastr.config import preset, to_json
-from fastr.datasets.minari_writing import Episode, MinariWriter
-from fastr.runs import RunWriter
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec
+from fastr.data.minari_writing import Episode, MinariWriter
+from fastr.runs.checkpoints import Snapshot
+from fastr.runs.directory import RunWriter
+from fastr.training.config import preset, to_json
 
 
 def walk(episodes=4, steps=5, state_dim=3, action_dim=2, seed=0):

@@ -7,7 +7,7 @@ fastr itself is light: JAX comes with the first use of `load`.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastr.trained import Trained, load
+    from fastr.training.trained import Trained, load
 
 __all__ = ["Trained", "__version__", "load"]
 __version__ = "0.1.0"
@@ -22,6 +22,6 @@ def __getattr__(name: str) -> Any:
     """The names that bring in JAX, when they are first asked for."""
     if name not in ("Trained", "load"):
         raise AttributeError(f"module 'fastr' has no attribute {name!r}")
-    from fastr import trained
+    from fastr.training import trained
 
     return getattr(trained, name)

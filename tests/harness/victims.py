@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastr import cli
-from fastr.runs import RunDirectory
+from fastr.runs.directory import RunDirectory
 
 SEEDS = (3,)
 FRAMES, EVERY = 900, 45

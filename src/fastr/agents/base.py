@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.replay import PrioritizedReplay, Replay
-from fastr.types import Metrics, Transition
+from fastr.training.replay import PrioritizedReplay, Replay
+from fastr.transition import Metrics, Transition
 
 Tree = TypeVar("Tree")
 

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.activations import elu
-from fastr.networks import MLP
-from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.core import EnvSpec
+from fastr.nn.activations import elu
+from fastr.nn.networks import MLP
+from fastr.transition import Metrics, Transition
 
 
 def plain_critics(spec: EnvSpec, hidden: Sequence[int], *, key: PRNGKeyArray) -> MLP:

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.activations import elu
 from fastr.agents.base import AbstractAgent, AbstractPolicy
-from fastr.networks import MLP
-from fastr.optim import Layout, Parameters, Trainable
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec
+from fastr.nn.activations import elu
+from fastr.nn.networks import MLP
+from fastr.nn.optim import Layout, Parameters, Trainable
 
 
 class DeterministicPolicy(AbstractPolicy):

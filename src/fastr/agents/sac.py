@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.activations import elu
 from fastr.agents.base import AbstractAgent, AbstractPolicy
 from fastr.agents.critics import (
     bootstrapped,
@@ -18,12 +17,12 @@ from fastr.agents.critics import (
     squared_error,
     worst_error,
 )
-from fastr.checks import DEEPEST, LARGEST_BATCH, require
-from fastr.networks import MLP
-from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
-from fastr.precision import Precision
-from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.core import DEEPEST, LARGEST_BATCH, EnvSpec, require
+from fastr.nn.activations import elu
+from fastr.nn.networks import MLP
+from fastr.nn.optim import Adam, Layout, Parameters, Trainable, polyak
+from fastr.nn.precision import Precision
+from fastr.transition import Metrics, Transition
 
 LOG_STD_BOUNDS = (-20.0, 2.0)
 """Of the Gaussian before tanh, as in the public code."""

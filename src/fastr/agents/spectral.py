@@ -12,18 +12,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from fastr.agents.base import AbstractAgent
 from fastr.agents.critics import bootstrapped, mean_value_loss, squared_error, worst_error
 from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
-from fastr.checks import LARGEST_BATCH, require
-from fastr.errors import UserError
-from fastr.networks import MLP, Head
-from fastr.optim import Adam, Layout, Parameters, Trainable, polyak
-from fastr.precision import Precision, lowered
+from fastr.core import LARGEST_BATCH, EnvSpec, UserError, require
+from fastr.nn.networks import MLP, Head
+from fastr.nn.optim import Adam, Layout, Parameters, Trainable, polyak
+from fastr.nn.precision import Precision, lowered
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import Encoder, RankingConfig
-from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.transition import Metrics, Transition
 
 RepresentationConfig = RankingConfig | DiffusionConfig
 """Any contrastive representation, a user's own among them, or Diff-SR's."""

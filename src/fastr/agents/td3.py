@@ -20,12 +20,11 @@ from fastr.agents.critics import (
     worst_error,
 )
 from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
-from fastr.checks import LARGEST_BATCH, require
-from fastr.networks import MLP
-from fastr.optim import Adam, Parameters, Trainable, polyak
-from fastr.precision import Precision
-from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.core import LARGEST_BATCH, EnvSpec, require
+from fastr.nn.networks import MLP
+from fastr.nn.optim import Adam, Parameters, Trainable, polyak
+from fastr.nn.precision import Precision
+from fastr.transition import Metrics, Transition
 
 
 @dataclass(frozen=True)

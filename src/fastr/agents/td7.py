@@ -17,12 +17,11 @@ from fastr.agents.critics import bootstrapped, worst_error
 from fastr.agents.deterministic import explored, smoothed
 from fastr.agents.td7_networks import Actor, Critic, Encoder, twin_q
 from fastr.agents.td7_policies import KeptPolicy, Pair, Trial
-from fastr.checks import LARGEST_BATCH, require
-from fastr.optim import Adam, Parameters, Trainable
-from fastr.precision import Arithmetic
-from fastr.replay import PrioritizedReplay
-from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.core import LARGEST_BATCH, EnvSpec, require
+from fastr.nn.optim import Adam, Parameters, Trainable
+from fastr.nn.precision import Arithmetic
+from fastr.training.replay import PrioritizedReplay
+from fastr.transition import Metrics, Transition
 
 
 @dataclass(frozen=True)

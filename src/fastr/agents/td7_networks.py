@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.activations import average_l1_norm, elu
-from fastr.networks import MLP, Linear
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec
+from fastr.nn.activations import average_l1_norm, elu
+from fastr.nn.networks import MLP, Linear
 
 
 class Encoder(eqx.Module):

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastr.agents.base import AbstractPolicy
 from fastr.agents.td7_networks import Actor, Encoder
-from fastr.optim import Layout, Parameters
+from fastr.nn.optim import Layout, Parameters
 
 
 class Pair(eqx.Module):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Float64, UInt8
 
-from fastr.spec import EnvSpec
+from fastr.core import EnvSpec
 
 _LARGEST = float(np.finfo(np.float32).max)
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
+from fastr.core import EnvSpec, UserError, nearest
 from fastr.envs.base import MalformedError, Part, Robot
 from fastr.envs.names import GymTask
 from fastr.envs.rendering import one_line, renderer
 from fastr.envs.simulator import Affine, Frame, Simulator, require_divisor
-from fastr.errors import UserError, nearest
-from fastr.spec import EnvSpec
 
 _RESET = "reset() must be made as `def reset(self, *, seed=None, options=None)`"
 _STEP = (

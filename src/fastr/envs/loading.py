@@ -3,14 +3,13 @@
 import contextlib
 from typing import Literal
 
-from fastr import shifts
+from fastr.core import EnvSpec, UserError
+from fastr.envs import shifts
 from fastr.envs.base import Environment
 from fastr.envs.gym import Gym
 from fastr.envs.names import SuiteTask, parse
 from fastr.envs.shifted import Shifted
 from fastr.envs.suite import Suite
-from fastr.errors import UserError
-from fastr.spec import EnvSpec
 
 
 def load(

@@ -6,8 +6,8 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from fastr import shifts
-from fastr.errors import UserError, nearest
+from fastr.core import UserError, nearest
+from fastr.envs import shifts
 
 # Written out, so that a name is checked without importing dm_control: importing it would fix this
 # process's renderer for good. A test compares the list with the installed suite.

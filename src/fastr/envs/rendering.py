@@ -5,8 +5,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from fastr.core import UserError
 from fastr.envs.names import GymTask, SuiteTask
-from fastr.errors import UserError
 
 TALLEST, WIDEST = 1_080, 1_920
 DISABLED = ("disable", "disabled", "off", "false", "0")

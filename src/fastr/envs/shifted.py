@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from fastr import shifts
+from fastr.envs import shifts
 from fastr.envs.base import Environment, Step
 
 

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, UInt8
 
+from fastr.core import UserError, counted
 from fastr.envs.base import Bounds, Environment, MalformedError, Step
 from fastr.envs.names import GymTask, SuiteTask
 from fastr.envs.rendering import TALLEST, WIDEST, reported_rendering
-from fastr.errors import UserError
-from fastr.plurals import counted
 
 
 class Affine:

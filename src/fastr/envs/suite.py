@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
+from fastr.core import EnvSpec, UserError
 from fastr.envs.base import Part, Robot
 from fastr.envs.names import SuiteTask
 from fastr.envs.rendering import DISABLED, TALLEST, WIDEST, renderer
 from fastr.envs.simulator import Affine, Frame, Simulator, require_divisor
-from fastr.errors import UserError
-from fastr.spec import EnvSpec
 
 _FRAMES_WITHOUT_LIMIT = 1_000
 # MuJoCo's mjMAXVAL, which dm_control reports as the bound of an actuator that has none.

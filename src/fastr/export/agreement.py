@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from fastr import envs
-from fastr.errors import RunError, UserError
+from fastr.core import RunError, UserError
 from fastr.export.numpy_policy import parsed
-from fastr.trained import Trained
+from fastr.training.trained import Trained
 
 TOLERANCE = 1e-5
 """That any two ways of computing the same actions may differ by, in [-1, 1]."""

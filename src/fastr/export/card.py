@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from fastr.plurals import counted
+from fastr.core import counted
 
 SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
 

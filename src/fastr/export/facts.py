@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 import fastr
-from fastr import envs, shifts
-from fastr.play import require_body
-from fastr.runs import RunDirectory
-from fastr.summary import number, summary
-from fastr.trained import Trained
+from fastr import envs
+from fastr.envs import shifts
+from fastr.export.play import require_body
+from fastr.runs.directory import RunDirectory
+from fastr.runs.summary import number, summary
+from fastr.training.trained import Trained
 
 FORMAT = "fastr-policy"
 VERSION = 1

@@ -11,10 +11,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import fastr
-from fastr.activations import LAYER_NORM_EPSILON
+from fastr.core import EnvSpec
 from fastr.export.facts import text_values
 from fastr.export.program import ACTION, NORMALIZED, OBSERVATION, Program, Step
-from fastr.spec import EnvSpec
+from fastr.nn.activations import LAYER_NORM_EPSILON
 
 OPSET = 17
 IR_VERSION = 8

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fastr.activations import elu
 from fastr.agents.base import AbstractPolicy
 from fastr.agents.deterministic import DeterministicPolicy
 from fastr.agents.sac import MeanPolicy
 from fastr.agents.td7_policies import KeptPolicy
 from fastr.envs import Bounds
-from fastr.learner import NormalizedPolicy
-from fastr.networks import MLP, LayerNorm, Linear
+from fastr.nn.activations import elu
+from fastr.nn.networks import MLP, LayerNorm, Linear
+from fastr.training.learner import NormalizedPolicy
 
 OBSERVATION, NORMALIZED, ACTION = "observation", "normalized_action", "action"
 ACTIVATIONS: dict[Callable, str] = {elu: "elu", jax.nn.relu: "relu"}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from fastr.misfit.scatter import GAIN, Point
-from fastr.plots import FRAMES, RETURN
+from fastr.report.plots import FRAMES, RETURN
+from fastr.report.scatter import GAIN, Point
 
 
 class Cell(NamedTuple):

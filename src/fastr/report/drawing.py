@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastr.misfit.scatter import draw_panel
-from fastr.plots import band, from_zero, picture
 from fastr.report.colors import LIGHT, looks, place
 from fastr.report.content import Chart, Intervals, Lines, Scatter
+from fastr.report.plots import band, from_zero, picture
+from fastr.report.scatter import draw_panel
 
 
 def draw(chart: Chart, methods: Sequence[str], paths: Sequence[Path]) -> None:

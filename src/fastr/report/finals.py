@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from fastr.plurals import counted
+from fastr.core import counted
 from fastr.report.series import Aligned, Series, aligned, lacks, showing_order
-from fastr.summary import LAST
+from fastr.runs.summary import LAST
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 
+from fastr.core import UserError
 from fastr.envs.names import respelled
-from fastr.errors import UserError
-from fastr.misfit.scatter import FACTORED, JOINT, Returns
 from fastr.report.finals import Final, finals
 from fastr.report.reading import run_series
+from fastr.report.scatter import FACTORED, JOINT, Returns
 from fastr.report.series import Curve, Origin, Series, differing, options_of, united
 from fastr.report.tables import COLUMNS, csv_evaluations, finite, frame_number, table_lines
 from fastr.report.text import shown

@@ -5,10 +5,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fastr.pages import rendering
-from fastr.plurals import counted
+from fastr.core import counted
 from fastr.report.colors import DARK, LIGHT, looks, place
 from fastr.report.content import Chart, Intervals, Lines, Scatter, Section, number
+from fastr.report.pages import rendering
 
 
 def page(parts: Sequence[Section], methods: Sequence[str], command: str, made_by: str) -> str:

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastr.core import UserError, counted
 from fastr.envs.names import respelled
-from fastr.errors import UserError
-from fastr.misfit.report import REPORT
-from fastr.misfit.scatter import COLUMNS, report_entries
-from fastr.plurals import counted
+from fastr.report.scatter import COLUMNS, report_entries
 from fastr.report.series import Origin, Series
 from fastr.report.sidecar import Sidecar, read_sidecar, sidecar_path
 from fastr.report.tables import (
@@ -22,7 +20,8 @@ from fastr.report.tables import (
     table_lines,
 )
 from fastr.report.text import shown
-from fastr.runs import CONFIG, RunDirectory, parsed_row
+from fastr.runs.directory import CONFIG, RunDirectory, parsed_row
+from fastr.studies.misfit.report import REPORT
 
 COVERAGE = ("method", "batch_size", "dimension", "bound", "rank", "effective")
 ABLATION = ("method", "parameters", "multiply_adds_per_update", "nce_dimension", "return_mean")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastr.errors import UserError, write_errors
+from fastr.core import UserError, write_errors
 from fastr.report.content import Grid
 from fastr.report.finals import Final
 from fastr.report.returns import returns_grid

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from fastr.misfit.scatter import TABLE_TASKS
-from fastr.plurals import counted
+from fastr.core import counted
 from fastr.report.content import Cell, Grid, Group, Section, plus_minus
 from fastr.report.finals import Final, labels
 from fastr.report.published import FRAMES, Published, published
+from fastr.report.scatter import TABLE_TASKS
 from fastr.report.series import NAMES, Series
 
 SHORT = ("Cheetah Run", "Walker Walk", "Walker Run", "Quad. Walk", "Quad. Run")

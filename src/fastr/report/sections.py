@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from fastr.plurals import counted
+from fastr.core import counted
 from fastr.report.aggregates import (
     LARGEST_RETURN,
     Improvement,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from fastr.plurals import counted
+from fastr.core import counted
 from fastr.report.text import shown
-from fastr.summary import LAST
+from fastr.runs.summary import LAST
 
 NAMES = {
     "fastr": "FaStR",

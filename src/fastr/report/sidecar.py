@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fastr.core import UserError, nearest
 from fastr.envs.names import respelled
-from fastr.errors import UserError, nearest
 from fastr.report.tables import LARGEST, parsed, read_text
 from fastr.report.text import shown
 

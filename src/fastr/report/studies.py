@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from fastr.misfit.scatter import missing, points, report_entries, task_of
 from fastr.report.content import Bar, Cell, Grid, Intervals, Line, Lines, Scatter, Section
 from fastr.report.finals import Final
 from fastr.report.gains import gains, pairs
 from fastr.report.reading import Found
+from fastr.report.scatter import missing, points, report_entries, task_of
 from fastr.report.sections import curve_chart
 from fastr.report.series import NAMES, Origin
 from fastr.report.tables import parsed

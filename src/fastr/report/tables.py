@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastr.core import UserError, counted
 from fastr.envs.names import respelled
-from fastr.errors import UserError
-from fastr.plurals import counted
 from fastr.report.series import Curve
 from fastr.report.text import shown
 

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 import fastr
-from fastr.commits import commit
-from fastr.errors import UserError
+from fastr.core import UserError
 from fastr.report.aggregates import SCALED
 from fastr.report.content import Section
 from fastr.report.drawing import draw
@@ -36,6 +35,7 @@ from fastr.report.studies import (
     transfer_section,
 )
 from fastr.report.text import csv_cell, shown
+from fastr.runs.commits import commit
 
 FORMATS = ("png", "svg", "pdf")
 LEFT = (".png", ".svg", ".pdf", ".csv", ".tex", ".txt")

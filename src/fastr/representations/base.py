@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from fastr.types import Metrics, Transition
+from fastr.transition import Metrics, Transition
 
 
 def emptied(net: PyTree) -> PyTree:

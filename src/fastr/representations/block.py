@@ -5,11 +5,9 @@ from dataclasses import dataclass
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.checks import require
-from fastr.errors import UserError
+from fastr.core import EnvSpec, UserError, require
 from fastr.representations.factored import Factored, Factors, block_products
 from fastr.representations.ranking import RankingConfig
-from fastr.spec import EnvSpec
 
 
 @dataclass(frozen=True)

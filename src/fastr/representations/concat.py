@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from fastr.checks import require_even
-from fastr.networks import Linear
+from fastr.core import EnvSpec, require_even
+from fastr.nn.networks import Linear
 from fastr.representations.factored import Factored, Factors
 from fastr.representations.ranking import RankingConfig
-from fastr.spec import EnvSpec
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from fastr.core import EnvSpec
 from fastr.representations.factored import Factored, Factors
 from fastr.representations.ranking import RankingConfig, Scored
 from fastr.representations.scores import InnerProduct, Score
-from fastr.spec import EnvSpec
-from fastr.types import Transition
+from fastr.transition import Transition
 
 
 @dataclass(frozen=True)

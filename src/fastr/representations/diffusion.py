@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.checks import DEEPEST, MOST_LEVELS, require, require_even
-from fastr.networks import TIME_DIM, FourierHead, Linear, ResidualMLP, TimeEmbedding
-from fastr.precision import Precision, lowered, widen
+from fastr.core import DEEPEST, MOST_LEVELS, EnvSpec, require, require_even
+from fastr.nn.networks import TIME_DIM, FourierHead, Linear, ResidualMLP, TimeEmbedding
+from fastr.nn.precision import Precision, lowered, widen
 from fastr.representations.base import AbstractRepresentation, emptied
 from fastr.representations.schedule import vp_signal
-from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.transition import Metrics, Transition
 
 EMBEDDING = (256, 128)
 """Widths of the networks in front of the joint encoder (App. Diff-SR)."""

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from fastr.core import EnvSpec
 from fastr.representations.ranking import (
     Contrast,
     Contrastive,
@@ -13,7 +14,6 @@ from fastr.representations.ranking import (
     FactorEncoder,
     RankingConfig,
 )
-from fastr.spec import EnvSpec
 
 
 class Factors(NamedTuple):

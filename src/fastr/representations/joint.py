@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from fastr.core import EnvSpec
 from fastr.representations.ranking import Contrast, Contrastive, FactorEncoder, RankingConfig
-from fastr.spec import EnvSpec
 
 
 @dataclass(frozen=True)

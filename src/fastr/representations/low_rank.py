@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.activations import inverse_norm
-from fastr.checks import require
-from fastr.precision import widen
+from fastr.core import EnvSpec, require
+from fastr.nn.activations import inverse_norm
+from fastr.nn.precision import widen
 from fastr.representations.cp import CP, CPConfig
 from fastr.representations.scores import Score, contrasted
-from fastr.spec import EnvSpec
 
 
 @dataclass(frozen=True)

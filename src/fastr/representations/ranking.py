@@ -13,15 +13,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from fastr.activations import l2_normalize, standardize
-from fastr.checks import DEEPEST, MOST_LEVELS, require, require_even
-from fastr.networks import TIME_DIM, FourierHead, Head, LayerNorm, ResidualMLP, TimeEmbedding
-from fastr.precision import Precision, lowered, widen
+from fastr.core import DEEPEST, MOST_LEVELS, EnvSpec, require, require_even
+from fastr.nn.activations import l2_normalize, standardize
+from fastr.nn.networks import TIME_DIM, FourierHead, Head, LayerNorm, ResidualMLP, TimeEmbedding
+from fastr.nn.precision import Precision, lowered, widen
 from fastr.representations.base import AbstractRepresentation, emptied
 from fastr.representations.schedule import perturb
 from fastr.representations.scores import InnerProduct, Score, ranking_loss, scaled
-from fastr.spec import EnvSpec
-from fastr.types import Metrics, Transition
+from fastr.transition import Metrics, Transition
 
 ScoreForm = Literal["l2", "raw", "layernorm"]
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fastr.precision import wide_dtype, widen
+from fastr.nn.precision import wide_dtype, widen
 
 Score = Callable[[Float[Array, "level candidate dim"]], Float[Array, "anchor level candidate"]]
 """Every anchor of a batch with every candidate, up to a number per anchor and level."""

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.groups import KINEMATIC, Group, parse, runs
+from fastr.core import EnvSpec
+from fastr.envs.groups import KINEMATIC, Group, parse, runs
 from fastr.representations.cp import CP, CPConfig
 from fastr.representations.ranking import Contrast, Encoder, FactorEncoder, RankingConfig
-from fastr.spec import EnvSpec
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fastr.networks import BilinearHead, Head
+from fastr.core import EnvSpec
+from fastr.nn.networks import BilinearHead, Head
 from fastr.representations.factored import Factored, Factors, block_products
 from fastr.representations.ranking import RankingConfig, Scored
 from fastr.representations.scores import InnerProduct
-from fastr.spec import EnvSpec
-from fastr.types import Transition
+from fastr.transition import Transition
 
 
 @dataclass(frozen=True)

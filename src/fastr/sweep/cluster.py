@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fastr.errors import UserError
-from fastr.plurals import counted
+from fastr.core import UserError, counted
 from fastr.sweep.attempt import Attempt, ask_to_stop, end_group
 from fastr.sweep.engine import AbstractEngine, AbstractJob
 

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
-from fastr.cores import usable_cores
-from fastr.names import Preset
-from fastr.plurals import counted
+from fastr.core import Preset, counted
+from fastr.envs.cores import usable_cores
+from fastr.studies.units import Unit
 from fastr.sweep.local import gpus, nvidia_smi
 from fastr.sweep.state import progress
-from fastr.units import Unit
 
 Hardware = Literal["NVIDIA H200", "2 CPU cores"]
 """What rates were measured on."""

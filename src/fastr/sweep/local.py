@@ -4,8 +4,8 @@ import os
 import subprocess
 from typing import NamedTuple
 
-from fastr.cores import allowed_cores, usable_cores
-from fastr.plurals import counted
+from fastr.core import counted
+from fastr.envs.cores import allowed_cores, usable_cores
 from fastr.sweep.attempt import Attempt, ask_to_stop, end_group
 from fastr.sweep.engine import AbstractEngine, AbstractJob
 

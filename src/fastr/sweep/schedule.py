@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fastr.errors import UserError, write_errors
-from fastr.interrupts import stopped_by
-from fastr.locks import user_of
+from fastr.cli.interrupts import stopped_by
+from fastr.core import UserError, write_errors
+from fastr.runs.locks import user_of
+from fastr.studies.units import Unit
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, Attempt, tail
 from fastr.sweep.engine import AbstractEngine, AbstractJob
-from fastr.units import Unit
 
 State = Literal["waiting", "queued", "running", "retrying", "done", "failed", "blocked", "stopped"]
 SETTLED: tuple[State, ...] = ("done", "failed", "blocked", "stopped")

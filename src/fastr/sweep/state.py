@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastr import checkpoints
-from fastr.checkpoints import ROWS
+from fastr.core import UserError, write_errors
 from fastr.envs import module_of
-from fastr.errors import UserError, write_errors
-from fastr.runs import CONFIG, RunDirectory
-from fastr.summary import number
-from fastr.units import Unit, importing, parted
+from fastr.runs import checkpoints
+from fastr.runs.checkpoints import ROWS
+from fastr.runs.directory import CONFIG, RunDirectory
+from fastr.runs.summary import number
+from fastr.studies.units import Unit, importing, parted
 
 TAIL_BYTES = 2**18
 """Of rows.jsonl that are read to see how a run is doing."""

@@ -1,0 +1,5 @@
+"""python -m fastr.cli: the command `fastr`."""
+
+from fastr.cli import main
+
+main()

@@ -1,0 +1,132 @@
+"""fastr report: tables, curves and statistics of finished and unfinished runs, on one page."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fastr.cli.show import Flag, Maybe, Several, places, print_json, print_table
+from fastr.core import UserError, require, write_errors
+from fastr.envs.names import respelled
+from fastr.report.finals import Final
+from fastr.report.reading import Found, external, read
+from fastr.report.readme import surroundings, update
+from fastr.report.returns import returns_grid
+from fastr.report.writing import PAGE, Choices, made, sections, write
+
+
+@dataclass(frozen=True)
+class Report:
+    """Learning curves, the paper's Table 1, statistics and cost of any number of runs.
+
+    OUT gets index.html, which needs nothing beside it and no network; figures/ with each chart as
+    PNG, SVG and PDF, its numbers (.csv) and its command (.txt); tables/ as CSV and LaTeX. JAX is
+    never loaded. A method with fewer seeds, evaluations or frames than its peers is marked.
+    """
+
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, places("PATH")] = ()
+    """Run directories, folders that hold any (however deep), results files with a sidecar, reports
+    of fastr misfit (docs/report.md)."""
+    out: Maybe[Path] = None
+    """Folder of the report (default: report; none if --readme is given)."""
+    compare: Several[tuple[str, str, Path]] = ()
+    """Other people's curves: NAME TASK FILE, and more of them; FILE is a CSV of frames (simulator
+    steps), seed and return. TASK may be `all` if FILE has a column task."""
+    tasks: Several[str] = ()
+    """Returns on these tasks only (default: all); diagnoses and tables are shown in any case."""
+    reach: Several[float] = ()
+    """Returns whose first reaching is timed (default: 50 % and 90 % of a task's best final
+    mean)."""
+    price_per_hour: Maybe[float] = None
+    """What an hour of the machine costs, in any currency."""
+    bootstrap_seed: int = 0
+    """Seed of the resampling behind the 95 % intervals."""
+    readme: Maybe[Path] = None
+    """Markdown file whose part between the two `fastr report` comments is written anew."""
+    json: Flag = False
+    """Print one JSON object on stdout and nothing else there."""
+
+    def run(self) -> int:
+        """Read, compare, write."""
+        self.check()
+        found = self.found()
+        choices = Choices(self.reach, self.price_per_hour, self.bootstrap_seed)
+        out = self.out or (None if self.readme else Path("report"))
+        if out:
+            with write_errors(out):
+                numbers = write(found, choices, made(sys.argv[1:]), out)
+        else:
+            numbers = sections(found, choices)[1]
+        if self.readme:
+            update(self.readme, numbers, found.left_out)
+        for message in found.left_out:
+            print(f"fastr: left out: {message}", file=sys.stderr)
+        return self.say(numbers, found, out)
+
+    def check(self) -> None:
+        """Raise UserError for options that cannot be."""
+        if not self.paths and not self.compare:
+            raise UserError("fastr report needs RUNS, for example `fastr report runs`.")
+        if self.price_per_hour is not None:
+            require(self, "price_per_hour", low=0, high=1_000_000_000)
+        require(self, "bootstrap_seed", low=0)
+        if any(not abs(value) < 1e12 for value in self.reach):
+            raise UserError("--reach takes finite returns.")
+        if self.readme:
+            surroundings(self.readme)
+
+    def found(self) -> Found:
+        """Everything to report on; UserError if that is nothing."""
+        found = read(self.paths)
+        for name, task, path in self.compare:
+            found.series += external(name, task, path)
+        if self.tasks:
+            known = sorted({series.task for series in found.series})
+            wanted = [respelled(task) for task in self.tasks]
+            if odd := [task for task in wanted if task not in known]:
+                raise UserError(
+                    f"--tasks {odd[0]}: nothing was measured on it, but on {', '.join(known)}."
+                )
+            found.series = [series for series in found.series if series.task in wanted]
+        if found.empty:
+            reason = f" {found.left_out[0]}" if found.left_out else ""
+            raise UserError(f"There is nothing to report on.{reason}")
+        return found
+
+    def say(self, numbers: list[Final], found: Found, out: Path | None) -> int:
+        """The numbers on stdout, and where everything lies."""
+        page = None if out is None else str(out / PAGE)
+        if self.json:
+            lines = [as_json(final) for final in numbers]
+            return print_json({"page": page, "returns": lines, "left_out": found.left_out})
+        if numbers:
+            grid = returns_grid(numbers)
+            rows = [
+                tuple(f"{cell.text} {grid.marks(cell)}".strip() for cell in row[:5])
+                for row in grid.rows
+            ]
+            print_table("Mean ± std over seeds of the last 10 evaluations", grid.columns[:5], rows)
+            for mark, note in grid.notes:
+                print(f"  {mark}: {note}")
+        if page:
+            print(f"report  {page}")
+        if self.readme:
+            print(f"results {self.readme}")
+        return 0
+
+
+def as_json(final: Final) -> dict[str, object]:
+    """One number with its units in the names."""
+    return {
+        "task": final.task,
+        "method": final.label,
+        "frames": final.frames,
+        "seeds": list(final.series.seeds),
+        "evaluations_averaged": final.averaged,
+        "last_10_evaluations_return_mean": final.mean,
+        "last_10_evaluations_return_std": final.std,
+        "last_evaluation_return_mean": final.last_mean,
+        "notes": list(final.notes),
+    }

@@ -1,0 +1,145 @@
+"""What all rooms share: errors, sizes, the names and bounds of what a user gives."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+
+class UserError(Exception):
+    """Bad input: the command line prints this one sentence and exits with code 2."""
+
+    code = 2
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question with up to three known names near this one, in any case; or nothing."""
+    spelled = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), list(spelled), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(spelled[one] for one in close)}?" if close else ""
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn a failure of the file system into a UserError that names what could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror or error}).") from error
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on: the command line prints this one sentence and exits with code 1."""
+
+    code = 1
+
+
+class StoppedError(Exception):
+    """Work that saved and ended because it was asked to: one sentence, and that signal's code."""
+
+    def __init__(self, said: str, code: int):
+        super().__init__(said)
+        self.code = code
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """1 seed, 2 seeds; 1 entry, 2 entries where `many` says so."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Sizes of one environment's state and action vectors; actions lie in [-1, 1]."""
+
+    state_dim: int
+    action_dim: int
+
+    @property
+    def in_words(self) -> str:
+        """The sizes, for a sentence."""
+        entries = counted(self.state_dim, "observation entry", "observation entries")
+        return f"{entries} and {counted(self.action_dim, 'actuator')}"
+
+    @property
+    def packed_dim(self) -> int:
+        """Numbers in one packed transition without reward: state, action, next state."""
+        return 2 * self.state_dim + self.action_dim
+
+    @property
+    def row_dim(self) -> int:
+        """Numbers in one packed transition: state, action, next state, reward, continues."""
+        return self.packed_dim + 2
+
+
+Method = Literal[
+    "fastr",
+    "ctrl-sr",
+    "diff-sr",
+    "sac",
+    "sac-2layer",
+    "td7",
+    "td3",
+    "concat",
+    "tucker",
+    "tucker-22",
+    "block",
+    "low-rank",
+    "tree",
+    "ctrl-sr-matched",
+    "tucker-matched",
+]
+Preset = Literal["paper", "quick"]
+
+
+LARGEST = 2**31 - 1
+DEEPEST = 100
+"""Layers or blocks of a network, which are built one by one."""
+MOST_LEVELS = 10_000
+"""Noise levels."""
+LARGEST_BATCH = 100_000
+"""Transitions per update: times MOST_LEVELS it is still a number that the device can count to."""
+MOST_SEEDS = 1_000
+"""Most commands have a simulator for each, in a process of its own."""
+
+
+def option(name: str) -> str:
+    """A field's name as the command line spells it."""
+    return f"--{name.replace('_', '-')}"
+
+
+def require(config: Any, *names: str, low: int | float, high: int | float | None = None) -> None:
+    """Raise UserError unless each of these fields lies between the bounds.
+
+    Without an upper one, a whole number must still be one that the device can count to.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if isinstance(value, int) and high is None and value > LARGEST:
+            raise UserError(f"{option(name)} is too large; it must be at most {LARGEST}.")
+        if not (low <= value and (high is None or value <= high)):
+            bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise UserError(f"{option(name)} is {value}; it must be {bounds}.")
+
+
+def require_even(config: Any, name: str) -> None:
+    """Raise UserError unless this field is an even number of at least 2."""
+    require(config, name, low=2)
+    if getattr(config, name) % 2:
+        raise UserError(f"{option(name)} is {getattr(config, name)}; it must be even.")
+
+
+def require_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
+    """Raise UserError unless these are one or more different seeds that every generator takes."""
+    if not seeds:
+        raise UserError(f"{option(name)} is empty; give at least one seed.")
+    if len(seeds) > MOST_SEEDS:
+        raise UserError(f"{option(name)} names {len(seeds):,}; it takes at most {MOST_SEEDS:,}.")
+    seen: set[int] = set()
+    for seed in seeds:
+        if not 0 <= seed <= LARGEST:
+            raise UserError(f"{option(name)} {seed}: a seed must be from 0 to {LARGEST}.")
+        if seed in seen:
+            raise UserError(f"{option(name)} names {seed} twice; each seed must be given once.")
+        seen.add(seed)

@@ -1,0 +1,1 @@
+"""Layers, activations with their own gradients, the optimiser, precision, running statistics."""

@@ -1,0 +1,322 @@
+"""A run directory: what was asked for, what was measured, and the checkpoints to continue from."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import FileIO
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import numpy as np
+
+from fastr.runs import checkpoints
+from fastr.runs.checkpoints import CONFIG, ROWS, Checkpoint, Snapshot
+from fastr.core import UserError, nearest, write_errors
+from fastr.runs.locks import LOCK, locked
+from fastr.runs.untrusted import bounded_bytes, require_own
+
+
+class RunDirectory:
+    """A run on disk, for reading; a writer may be at work on it."""
+
+    def __init__(self, path: Path, config: dict[str, Any]):
+        self.path = path
+        self.config = config
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """Run at this path; UserError if it is none."""
+        return RunDirectory(Path(path), read_config(Path(path)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every measurement, oldest first; a last line that a kill cut short is left out."""
+        lines = rows_content(self.path).split(b"\n")[:-1]
+        return [parsed_row(line, f"{self.path / ROWS} line {i}") for i, line in enumerate(lines, 1)]
+
+    def latest(self) -> Checkpoint:
+        """Newest checkpoint that verifies; UserError if there is none."""
+        return checkpoints.latest(self.path)
+
+    def finished(self) -> bool:
+        """Whether the newest checkpoint is at the end of the budget and all there, by its sizes."""
+        saved, budget = checkpoints.saved_frames(self.path), self.config["train"].get("frames")
+        if not saved or type(budget) is not int or saved[-1] < budget:
+            return False
+        try:
+            checkpoints.read_index(self.path, saved[-1]).verify_sizes()
+        except (checkpoints.DamageError, OSError):
+            return False
+        return True
+
+
+class RunWriter(RunDirectory):
+    """A run on disk that this process, and no other, writes to until it is closed."""
+
+    def __init__(self, path: Path, config: dict[str, Any], lock: FileIO):
+        super().__init__(path, config)
+        self.lock = lock
+        self.last: Checkpoint | None = None
+        self.rows_file = FileIO(path / ROWS, "a")
+        self.background = ThreadPoolExecutor(1)
+        self.saving: Future[None] | None = None
+
+    @classmethod
+    def create(cls, path: str | Path, config: dict[str, Any]) -> "RunWriter":
+        """Start a run from {"train": ..., "provenance": ...}; UserError if one is there already."""
+        path = Path(path)
+        config = json.loads(json.dumps(config))
+        check_config(config, path)
+        claim(path)
+        lock = locked(path)
+        try:
+            with write_errors(path):
+                checkpoints.discard_leftovers(path)
+                if (path / CONFIG).exists():
+                    refuse_recorded(path, config)
+                checkpoints.write_bytes(path / CONFIG, json.dumps(config, indent=2).encode())
+                # All it can hold is a line that a kill cut short.
+                (path / ROWS).write_bytes(b"")
+                return cls(path, config, lock)
+        except BaseException:
+            lock.close()
+            raise
+
+    @classmethod
+    def resume(cls, path: str | Path) -> tuple["RunWriter", Checkpoint | None]:
+        """Continue from the newest sound checkpoint; whatever was written after it is cut off.
+
+        A run stopped before its first checkpoint starts again: the second value is then None.
+        """
+        path = Path(path)
+        config = read_config(path)
+        lock = locked(path)
+        try:
+            with write_errors(path):
+                checkpoints.discard_leftovers(path)
+                begun = bool(checkpoints.saved_frames(path))
+                checkpoint = checkpoints.latest(path) if begun else None
+                # In this order a kill in between leaves spare rows, which the next resume cuts.
+                if checkpoint:
+                    refuse_changed(checkpoint)
+                    checkpoints.discard_after(checkpoint)
+                writer = cls(path, config, lock)
+                writer.rows_file.truncate(checkpoint.rows_bytes if checkpoint else 0)
+            writer.last = checkpoint
+            return writer, checkpoint
+        except BaseException:
+            lock.close()
+            raise
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Record one measurement; numbers that are not finite become null."""
+        line = json.dumps(json_value(row), allow_nan=False).encode() + b"\n"
+        with write_errors(self.path / ROWS):
+            size = os.fstat(self.rows_file.fileno()).st_size
+            if self.rows_file.write(line) != len(line):
+                # A full disk: the next line would be glued to the beginning of this one.
+                self.rows_file.truncate(size)
+                raise OSError("the disk took only part of a line")
+
+    def begin_save(self, snapshot: Snapshot, *, keep: int) -> None:
+        """Write a checkpoint beside the training, once the one before is written.
+
+        It belongs to the rows recorded until now, and all but the newest `keep` are then deleted.
+        """
+        if keep < 1:
+            raise ValueError(f"{keep=} would delete every checkpoint")
+        self.finish_save()
+        rows_bytes = os.fstat(self.rows_file.fileno()).st_size
+        self.saving = self.background.submit(self._save, snapshot, rows_bytes, keep)
+
+    def finish_save(self) -> None:
+        """Wait for the checkpoint being written, if there is one; UserError on a write error."""
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            saving.result()
+
+    def _save(self, snapshot: Snapshot, rows_bytes: int, keep: int) -> None:
+        self.last = checkpoints.save(self.path, snapshot, rows_bytes=rows_bytes, last=self.last)
+        with write_errors(self.path):
+            checkpoints.prune(self.path, keep=keep)
+
+    def standing(self) -> str:
+        """What can be gone on with, to end a sentence about why the run stops."""
+        try:
+            self.finish_save()
+        except UserError as error:
+            return str(error).removesuffix(".")
+        if self.last is None:
+            return f"there is no checkpoint yet in {self.path}"
+        return f"the last good checkpoint is {self.last.name} in {self.path}"
+
+    def close(self) -> None:
+        """Let other processes write to this run."""
+        self.background.shutdown()
+        self.rows_file.close()
+        self.lock.close()
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _no_run(path: Path) -> str:
+    """Say that this is no run directory, and what may have been meant."""
+    if not path.exists():
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        runs = [str(other) for other in beside if (other / CONFIG).is_file()]
+        return f"{path} is not a run directory: it does not exist.{nearest(str(path), runs)}"
+    if path.is_file():
+        meant = f" Did you mean {path.parent}?" if (path.parent / CONFIG).is_file() else ""
+        return f"{path} is a file, not a run directory.{meant}"
+    below = sorted(file.parent.name for file in path.glob(f"*/{CONFIG}"))[:3]
+    hint = f" Runs below it: {', '.join(below)}." if below else ""
+    return f"{path} is not a run directory: it has no {CONFIG}.{hint}"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Content of config.json at this path; UserError if there is none."""
+    file = path / CONFIG
+    require_own(own_paths(path))
+    try:
+        config = json.loads(bounded_bytes(file))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(_no_run(path)) from error
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON, so {path} is not a run directory.") from error
+    check_config(config, path)
+    return config
+
+
+def own_paths(run: Path) -> Iterator[Path]:
+    """Whatever is read or written in a run's directory, each folder before what lies in it."""
+    for name in (CONFIG, ROWS, LOCK, "curve.png", "curve.csv"):
+        yield run / name
+    for folder in (run / "checkpoints", run / "replay"):
+        yield folder
+        yield from folder.glob("*")
+    yield from (run / "checkpoints").glob("*/*")
+
+
+def check_config(config: object, path: Path) -> None:
+    """Raise UserError unless the configuration has its two parts."""
+    parts = config if isinstance(config, dict) else {}
+    if not all(isinstance(parts.get(part), dict) for part in ("train", "provenance")):
+        raise UserError(f'{path / CONFIG} is not a run\'s: it needs "train" and "provenance".')
+
+
+def claim(path: Path) -> None:
+    """Make the directory; UserError if something is there that is not a run, or in another one."""
+    refuse_taken(path)
+    with write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def refuse_taken(path: Path) -> None:
+    """Raise UserError if no run can be begun here, or gone on with; nothing is made."""
+    refuse_within_run(path.parent)
+    with write_errors(path):
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file; choose another --out.")
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    # A writer killed at its very start leaves no more than these.
+    others = {name for name in names - {LOCK} if not name.startswith(checkpoints.TEMPORARY)}
+    if others and CONFIG not in names:
+        raise UserError(f"{path} is neither empty nor a run directory; choose another --out.")
+
+
+def refuse_within_run(folder: Path) -> None:
+    """Raise UserError if this directory, which need not exist, is a run's or lies in one."""
+    real = Path(os.path.realpath(folder))
+    for place in (real, *real.parents):
+        if is_run(place):
+            raise UserError(
+                f"{place} is a run directory, and nothing else is kept in one; choose another "
+                "--out."
+            )
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run can be read here; others, too, have a config.json."""
+    try:
+        return (path / CONFIG).is_file() and bool(read_config(path))
+    except (UserError, OSError):
+        return False
+
+
+def refuse_recorded(path: Path, config: dict[str, Any]) -> None:
+    """Raise UserError if the run at this path is another one, or has recorded something."""
+    different = first_difference(read_config(path)["train"], config["train"])
+    if different:
+        raise UserError(f"{path} holds another run: {different}; choose another --out.")
+    if checkpoints.saved_frames(path):
+        raise UserError(
+            f"{path} exists: use `fastr resume {quote(str(path))}` or choose another --out."
+        )
+    if b"\n" in rows_content(path):
+        raise UserError(f"{path} has rows but no checkpoint: delete it or choose another --out.")
+
+
+def refuse_changed(checkpoint: Checkpoint) -> None:
+    """Raise UserError if config.json is not the one that the checkpoint was made under."""
+    file = checkpoint.run / CONFIG
+    if checkpoint.config_sha256 != checkpoints.file_record(file).sha256:
+        raise UserError(
+            f"{file} is not what it was when checkpoint {checkpoint.name} was made, so the run "
+            "would not go on as it began: put it back, or start another run."
+        )
+
+
+def first_difference(recorded: Any, wanted: Any, field: str = "") -> str | None:
+    """First field in which two JSON values differ, with both of its values."""
+    if not (isinstance(recorded, dict) and isinstance(wanted, dict)):
+        there, here = json.dumps(recorded), json.dumps(wanted)
+        return None if there == here else f"{field} is {there} there and {here} here"
+    for key in recorded | wanted:
+        inner = f"{field}.{key}" if field else key
+        if key not in recorded or key not in wanted:
+            return f"{inner} is only {'here' if key in wanted else 'there'}"
+        if different := first_difference(recorded[key], wanted[key], inner):
+            return different
+    return None
+
+
+def rows_content(path: Path) -> bytes:
+    """Bytes of a run's rows; none if there is no such file yet."""
+    try:
+        return (path / ROWS).read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise UserError(f"{path / ROWS} cannot be read ({error.strerror}).") from error
+
+
+def parsed_row(line: bytes, place: str) -> dict[str, Any]:
+    """JSON object in one line; UserError with its place if there is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place} is not JSON; the file is damaged.") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{place} is not a JSON object; the file is damaged.")
+    return row
+
+
+def json_value(value: Any) -> Any:
+    """Value with numpy numbers as Python's, and null for numbers that JSON cannot write."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {key: json_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

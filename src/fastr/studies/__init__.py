@@ -1,0 +1,1 @@
+"""Transfer, gradient coverage, misfit, theory; the paper's experiments as values."""

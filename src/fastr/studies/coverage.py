@@ -1,0 +1,132 @@
+"""How many directions of the next-state factor one batch can move (Sec. Method, App. Ablation).
+
+For any score s(phi_s, phi_a, M(s')), the gradient of the ranking loss with respect to the numbers
+that stand for the next states is a matrix with a row per candidate. For a trilinear score its rows
+lie in the span of the batch's N products phi_a(a_i) (x) phi_s(s_i), so its rank is at most
+min(N, dim M): what a batch leaves out, it cannot train.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
+
+from fastr import envs
+from fastr.core import EnvSpec
+from fastr.representations.ranking import Contrastive, RankingConfig
+from fastr.representations.schedule import perturb
+from fastr.representations.scores import ranking_loss
+from fastr.transition import Transition
+
+TOLERANCE = 1e-10
+"""Singular values below this part of the largest count as zero; arithmetic is in float64."""
+ENERGY = 0.99
+"""Of the gradient's squared norm, for the number of directions that carry it."""
+
+
+class Rows(NamedTuple):
+    """Packed transitions and the sizes to unpack them by."""
+
+    values: Float64[np.ndarray, "batch row"]
+    spec: EnvSpec
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What one batch reaches of one representation's next-state factor."""
+
+    method: str
+    batch_size: int
+    dimension: int
+    """Numbers that stand for one next state: dim M, the effective NCE dimension."""
+    bound: int
+    """min(N, dim M), the paper's equation; a score that is not linear in M may exceed it."""
+    rank: int
+    """Directions in which the batch's gradient is not zero."""
+    effective: int
+    """Directions that carry 99 % of its squared norm."""
+
+
+def measure(
+    method: str, config: RankingConfig, rows: Rows, sizes: tuple[int, ...], seed: int
+) -> list[Coverage]:
+    """The coverage of a freshly initialised representation, for batches of these sizes."""
+    with jax.enable_x64(new_val=True):
+        net = jax.jit(lambda key: doubled(config.init(rows.spec, key)))(jax.random.key(seed))
+        found, compiled = [], jax.jit(core_gradient)
+        for size in sizes:
+            batch = Transition.unpack(jnp.asarray(rows.values[:size]), rows.spec)
+            gradient = np.asarray(compiled(net, batch, jax.random.key(seed)))
+            rank, effective = ranks(gradient)
+            dimension = gradient.shape[1]
+            bound = min(size, dimension)
+            found.append(Coverage(method, size, dimension, bound, rank, effective))
+        return found
+
+
+def doubled(net: Contrastive) -> Contrastive:
+    """The same networks in float64."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float64), net)
+
+
+def core_gradient(
+    net: Contrastive, batch: Transition, key: PRNGKeyArray
+) -> Float[Array, "candidate dim"]:
+    """The gradient of the ranking loss with respect to what stands for each next state.
+
+    At the lowest and the highest noise level: at one level alone the rows sum to zero, because a
+    softmax does not see what all candidates share, and that costs one direction.
+    """
+    contrast = net.contrast
+    noise = jax.random.normal(key, (contrast.config.noise_levels, *batch.next_state.shape))
+    states = perturb(batch.next_state, noise)
+    levels = jnp.asarray([0, states.shape[0] - 1])
+    score = net.scored(batch).score
+
+    def loss(candidates: Float[Array, "2 candidate dim"]) -> Float[Array, ""]:
+        logits = score(candidates)
+        if contrast.log_temperature is not None:
+            logits = logits * jnp.exp(-contrast.log_temperature[levels])[None, :, None]
+        return ranking_loss(logits)
+
+    gradient = jax.grad(loss)(contrast.candidates(states)[levels])
+    return gradient.reshape(-1, gradient.shape[-1])
+
+
+def ranks(matrix: Float64[np.ndarray, "row column"]) -> tuple[int, int]:
+    """The numerical rank, and how many directions carry 99 % of the squared norm."""
+    values = np.linalg.svd(matrix, compute_uv=False)
+    energy = np.cumsum(values**2) / max(np.sum(values**2), np.finfo(float).tiny)
+    rank = int(np.sum(values > TOLERANCE * values[0])) if values[0] > 0 else 0
+    return rank, min(rank, 1 + int(np.searchsorted(energy, ENERGY)))
+
+
+def random_rows(task: str, frame_skip: int, count: int, seed: int) -> Rows:
+    """Packed transitions of a uniformly random policy, in random order."""
+    rng = np.random.default_rng(seed)
+    with contextlib.closing(envs.load(task, frame_skip)) as environment:
+        spec, rows, episode = environment.spec, [], 0
+        while len(rows) < count:
+            state, over = environment.reset(envs.episode_seed(seed, episode, "train")), False
+            while not over and len(rows) < count:
+                action = rng.uniform(-1.0, 1.0, spec.action_dim).astype(np.float32)
+                step = environment.step(action)
+                scalars = [step.reward, not step.terminated]
+                rows.append(np.concatenate([state, action, step.next_state, scalars]))
+                state, over = step.next_state, step.terminated or step.truncated
+            episode += 1
+    # In another order: neighbours in time are nearly the same state.
+    return Rows(np.asarray(rows, np.float64)[rng.permutation(count)], spec)
+
+
+def standardised(rows: Rows) -> Rows:
+    """The same transitions with observations of mean 0 and variance 1."""
+    values, size = rows.values.copy(), rows.spec.state_dim
+    mean, std = values[:, :size].mean(axis=0), values[:, :size].std(axis=0) + 1e-6
+    for part in (slice(0, size), slice(-size - 2, -2)):
+        values[:, part] = (values[:, part] - mean) / std
+    return Rows(values, rows.spec)

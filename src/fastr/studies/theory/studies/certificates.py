@@ -1,0 +1,215 @@
+"""The study of class sizes and certificates: Theorem 1, Propositions 1 and 2."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fastr.studies.theory.certificates import (
+    KINDS,
+    TASKS,
+    Class,
+    Problem,
+    log_certificate,
+    log_ratio,
+    log_sufficient_n,
+    of_task,
+)
+from fastr.studies.theory.covering import covering_number, factored_scores, product_bound
+from fastr.studies.theory.report import Curve, Grid, Plot, Progress, Section, Verdict
+
+STATEMENT = (
+    "Theorem 1: the logarithm of the factored class's covering number is at most the sum of its "
+    "encoders', at radii epsilon/(3 B_m B_phi), epsilon/(3 B_m B_phi) and epsilon/(3 B_phi^2). "
+    "With L-Lipschitz encoders the exponent is D_max = max(d_s, d_a) instead of "
+    "D_sum = d_s + d_a (App. Lipschitz Instantiation).",
+    "Proposition 1: with probability 1 - delta, L(g_n) is at most epsilon_CP^2 + 8 R_n(G) + "
+    "4 R_n(H) + 2 (2 B_g + B_g^2) sqrt(2 log(1/delta)/n), Eq. (finite-sample). Proposition 2: the "
+    "sample sizes at which these certificates reach epsilon^2 have the ratio "
+    "Theta(epsilon^(-2 min(d_s, d_a))), Eq. (sample-ratio).",
+    "Two constants are made explicit here. (1) The inclusion of the factored in the joint class, "
+    "which Propositions 1 and 2 assume, needs a joint encoder with Lipschitz constant sqrt(2) "
+    "B_phi L: a product of two L-Lipschitz factors has no smaller one. The paper gives all "
+    "encoders the same L. (2) The paper's entropy constant covers radii up to 1, its lemma on "
+    "entropy integrals asks for radii up to B_g; powers of B_g in the constant repair this. The "
+    "constant c of the Lipschitz entropy bound is open in the paper; it is 1 here. All norms and L "
+    "are 1, domains are unit cubes, d = 512, delta = 0.05.",
+    "The remark Same-n comparison orders the two bounds at every n, but before entropies enter: by "
+    "the Rademacher complexities themselves, of which one class's are at most the other's by "
+    "inclusion. Certificates through entropies are ordered as epsilon goes to 0; at a given n "
+    "their constants decide.",
+)
+LONG = 3.0
+"""A larger B_phi, at which the certificates of a usual n have the other order."""
+TEN = math.log(10.0)
+
+
+@dataclass(frozen=True)
+class CertificateStudy:
+    """Sizes of the study."""
+
+    seeds: tuple[int, ...]
+    classes: int = 20
+    """Small random classes per seed whose covering numbers are computed exactly."""
+    epsilon: float = 0.1
+    delta: float = 0.05
+    samples: float = 1e6
+
+    def run(self, progress: Progress) -> Section:
+        """Exact covering numbers, then the formulas."""
+        worst = 0.0
+        for i, seed in enumerate(self.seeds):
+            worst = max(worst, *covering_ratios(self.classes, np.random.default_rng(seed)))
+            progress((i + 1) / len(self.seeds))
+        return Section(
+            "certificates",
+            "Class sizes and certificates",
+            STATEMENT,
+            (self.covering_verdict(worst), *self.verdicts()),
+            (self.table(),),
+            (self.certificate_plot(), self.ratio_plot()),
+        )
+
+    def covering_verdict(self, worst: float) -> Verdict:
+        """Theorem 1 on small finite classes."""
+        return Verdict(
+            "Theorem 1: the covering number of a product class is at most the product of its "
+            "factors' at the stated radii.",
+            f"exact number over bound at most {worst:.2f} in "
+            f"{self.classes * len(self.seeds)} random classes",
+            worst <= 1.0,
+        )
+
+    def verdicts(self) -> list[Verdict]:
+        """The slope of Proposition 2, the ordering at a usual n, and whether it says anything."""
+        problems = {name: of_task(name) for name in TASKS}
+        slopes = {name: limit_slope(problem, self.delta) for name, problem in problems.items()}
+        gaps = {name: -2.0 * min(dims) for name, dims in TASKS.items()}
+        off = max(abs(slopes[name] - gaps[name]) for name in TASKS)
+        ordered = [self.ordered(problem) for problem in problems.values()]
+        as_stated = [self.ordered(replace(p, joint_stretch=1.0)) for p in problems.values()]
+        longer = [self.ordered(replace(p, factor_norm=LONG)) for p in problems.values()]
+        smallest = min(self.log10_certificate(p, "factored") for p in problems.values())
+        return [
+            Verdict(
+                "Proposition 2: the ratio of sample sizes has slope -2 min(d_s, d_a) in epsilon.",
+                f"at epsilon = 1e-6 the slope is within {off:.1e} of it for every task",
+                off < 0.01,
+            ),
+            Verdict(
+                f"With all norms at 1 the factored certificate is the smaller one at n = "
+                f"{self.samples:.0e} for every task.",
+                f"for {sum(ordered)} of {len(ordered)} tasks; with the factors' own L for the "
+                f"joint encoder, as the paper has it, for {sum(as_stated)}; with B_phi = {LONG:g} "
+                f"for {sum(longer)}",
+                all(ordered),
+            ),
+            Verdict(
+                f"At n = {self.samples:.0e} a certificate says more than L <= B_g^2 = 1, which "
+                "is known without data.",
+                f"the smallest certificate of all tasks is 10^{smallest:.1f}",
+                smallest < 0.0,
+            ),
+        ]
+
+    def ordered(self, problem: Problem) -> bool:
+        """Whether the factored certificate is at most the joint one at the usual n."""
+        of_factored, of_joint = (self.log10_certificate(problem, kind) for kind in KINDS)
+        return of_factored <= of_joint
+
+    def log10_certificate(self, problem: Problem, kind: Class) -> float:
+        """The certificate at the usual n."""
+        return log_certificate(problem, kind, math.log(self.samples), self.delta) / TEN
+
+    def table(self) -> Grid:
+        """Each task's dimensions and what the certificates make of them."""
+        rows = []
+        for name, (states, actions) in TASKS.items():
+            problem = of_task(name)
+            needed = [log_sufficient_n(problem, k, self.epsilon, self.delta) / TEN for k in KINDS]
+            bounds = [self.log10_certificate(problem, kind) for kind in KINDS]
+            dims = (states, actions, problem.dimension("factored"), problem.dimension("joint"))
+            rows.append(
+                (
+                    name,
+                    *map(str, dims),
+                    *(f"10^{value:,.0f}" for value in needed),
+                    f"10^{needed[1] - needed[0]:,.0f}",
+                    *(f"10^{value:.1f}" for value in bounds),
+                )
+            )
+        columns = (
+            *("task", "d_s", "d_a", "D_max", "D_sum"),
+            *(f"n, {kind}" for kind in KINDS),
+            "ratio",
+            *(f"certificate, {kind}" for kind in KINDS),
+        )
+        title = (
+            f"Sample sizes sufficient for L <= {self.epsilon}^2, and the certificate on L at "
+            f"n = {self.samples:.0e} (tasks of Table 1)"
+        )
+        return Grid(title, columns, tuple(rows))
+
+    def certificate_plot(self) -> Plot:
+        """Both certificates against n, on the smallest problem that is covered and on a task."""
+        powers = np.linspace(0.0, 60.0, 61)
+        problems = {"d_s = d_a = 3, d = 8": Problem(3, 3), "cheetah": of_task("cheetah-run")}
+        curves = [
+            Curve(
+                f"{kind}, {label}",
+                powers.tolist(),
+                [log_certificate(problem, kind, p * TEN, self.delta) / TEN for p in powers],
+                look="line" if kind == "factored" else "dashed",
+                color=color,
+            )
+            for color, (label, problem) in enumerate(problems.items())
+            for kind in KINDS
+        ]
+        known = Curve("known without data", (0.0, 60.0), (0.0, 0.0), look="dotted", color=7)
+        return Plot(
+            "certificates",
+            "Certificates on L(g_n), Proposition 1",
+            "log10 n",
+            "log10 of the certificate",
+            (*curves, known),
+            x_scale="linear",
+            y_scale="linear",
+        )
+
+    def ratio_plot(self) -> Plot:
+        """The ratio of sufficient sample sizes against epsilon for one task of each body."""
+        powers = np.linspace(-4.0, 0.0, 17)
+        tasks = ("cheetah-run", "quadruped-run", "humanoid-run", "dog-run")
+        curves = []
+        for color, task in enumerate(tasks):
+            ratios = np.array([log_ratio(of_task(task), 10.0**p, self.delta) for p in powers])
+            label = f"{task}, min(d_s, d_a) = {min(TASKS[task])}"
+            grown = (ratios - ratios[-1]) / TEN
+            curves.append(Curve(label, powers.tolist(), grown.tolist(), color=color))
+        return Plot(
+            "sample-ratio",
+            "Sufficient n, joint over factored, Proposition 2",
+            "log10 epsilon",
+            "log10 of the ratio over that at epsilon = 1",
+            tuple(curves),
+            x_scale="linear",
+            y_scale="linear",
+        )
+
+
+def limit_slope(problem: Problem, delta: float) -> float:
+    """The slope of the log ratio of sample sizes in log epsilon, near zero."""
+    epsilon, step = 1e-6, 2.0
+    rise = log_ratio(problem, epsilon * step, delta) - log_ratio(problem, epsilon, delta)
+    return rise / math.log(step)
+
+
+def covering_ratios(classes: int, generator: np.random.Generator) -> list[float]:
+    """Exact covering number over Theorem 1's bound for random small classes and radii."""
+    ratios = []
+    for _ in range(classes):
+        states, actions, nexts = (generator.normal(size=(4, size, 2)) for size in (3, 2, 3))
+        radius = float(generator.uniform(0.5, 12.0))
+        exact = covering_number(factored_scores(states, actions, nexts), radius)
+        ratios.append(exact / product_bound(states, actions, nexts, radius))
+    return ratios

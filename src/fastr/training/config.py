@@ -1,0 +1,217 @@
+"""A training run as one value: what to learn, on which task, under which protocol."""
+
+import dataclasses
+import sys
+import typing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from fastr.core import Preset, UserError, option, require, require_seeds
+from fastr.envs import anatomy
+from fastr.envs.names import spelled
+from fastr.representations.tree import TreeConfig
+from fastr.training.methods import METHODS, OWN, RANDOM_FRAMES, AgentConfig, named, quick
+
+WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "a list of whole numbers",
+}
+"""What JSON has for each kind of field."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train one agent per seed on one task (App. Shared Training Protocol)."""
+
+    task: Annotated[
+        str,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="TASK", help_behavior_hint="(required)"),
+    ]
+    """DM Control Suite task (humanoid-walk), Gymnasium environment (gym:HalfCheetah-v5), or an
+    environment of your own (my_package:MyRobot-v0); with shifted actuators behind an @
+    (humanoid-walk@permutation:7+latency=2)."""
+    method: str
+    """What to train: fastr (the paper's factorized representation), ctrl-sr (its joint one),
+    diff-sr, sac, sac-2layer, td7, td3 (FaStR without a representation), or FaStR with another
+    interaction of its factors: concat, tucker, tucker-22, block, low-rank, tree
+    (docs/methods.md). -matched: with FaStR's number of parameters. Or one of your own, which a
+    module registers: fastr --import MODULE (docs/own-representation.md)."""
+    preset: Preset
+    """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
+    agent: AgentConfig
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 42)
+    """Seeds, all trained side by side in one program (App. Shared Training Protocol)."""
+    frames: int = 1_000_000
+    """Budget in frames, i.e. simulator steps; one agent step is frame-skip frames."""
+    frame_skip: int = 2
+    """Frames each action is repeated for; their rewards are summed (action repeat)."""
+    random_frames: int = 10_000
+    """Frames of uniformly random actions before the first update (warm start)."""
+    eval_frames: int = 10_000
+    """Frames between evaluations of the deterministic policy; the last frame has one, too."""
+    eval_episodes: int = 10
+    """Episodes per evaluation and seed."""
+    replay_capacity: int = 1_000_000
+    """Transitions the replay holds per seed; the oldest make room."""
+    checkpoint_frames: int = 100_000
+    """Frames between checkpoints; 0 keeps only the one at the end."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints that are kept."""
+    source: Annotated[str, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = ""
+    """Directory of the run that what --keep names is taken from, seed by seed (Sec. Modular
+    Reuse)."""
+
+    def __post_init__(self):
+        counts = ("frames", "frame_skip", "eval_frames", "eval_episodes", "replay_capacity")
+        require(self, *counts, "keep_checkpoints", low=1)
+        # Before the first update there must be something to learn from.
+        require(self, "random_frames", low=self.frame_skip)
+        require(self, "checkpoint_frames", low=0)
+        for name in ("frames", "random_frames", "eval_frames", "checkpoint_frames"):
+            if getattr(self, name) % self.frame_skip:
+                raise UserError(
+                    f"{option(name)} is {getattr(self, name)}; it must be a multiple of "
+                    f"--frame-skip {self.frame_skip}."
+                )
+        require_seeds(self.seeds)
+        if self.source and getattr(self.agent, "keep", "nothing") == "nothing":
+            raise UserError(f"--source {self.source} without --keep: say what to take from it.")
+
+    @property
+    def agent_steps(self) -> int:
+        """Steps of the loop: frame 0 and the last frame both count, 500,001 for 1M frames."""
+        return self.frames // self.frame_skip + 1
+
+    @property
+    def random_steps(self) -> int:
+        """Agent steps with random actions; also the step of the first update."""
+        return self.random_frames // self.frame_skip
+
+    @property
+    def updates(self) -> int:
+        """Updates in the whole run: one per agent step after the random ones."""
+        return max(0, self.agent_steps - self.random_steps)
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations in the whole run: from frame 0 on in equal steps, and at the last frame."""
+        return -(-self.frames // self.eval_frames) + 1
+
+    @property
+    def capacity(self) -> int:
+        """Rows of replay to allocate: never more than the run will write."""
+        return min(self.replay_capacity, self.agent_steps)
+
+
+def preset(task: str, method: str, name: Preset) -> TrainConfig:
+    """The configuration of a method under a preset."""
+    paper = TrainConfig(
+        task=task,
+        method=method,
+        preset=name,
+        agent=named(method),
+        random_frames=RANDOM_FRAMES.get(method, TrainConfig.random_frames),
+    )
+    if name == "paper":
+        return paper
+    return replace(
+        paper,
+        agent=quick(paper.agent),
+        seeds=(0,),
+        frames=25_000,
+        random_frames=2_000,
+        eval_frames=5_000,
+        checkpoint_frames=10_000,
+    )
+
+
+def on_this_device(config: TrainConfig) -> TrainConfig:
+    """With the arithmetic that is fastest here (docs/deviations.md, on precision)."""
+    import jax
+
+    if jax.default_backend() == "cpu":
+        return config
+    return replace(config, agent=config.agent.accelerated())
+
+
+def grounded(config: TrainConfig) -> TrainConfig:
+    """With groups of body parts, where the method has such, written out for the task's robot.
+
+    The task has its one spelling: it names directories and is what reports compare by. A source is
+    found from wherever the run is continued.
+    """
+    source = config.source and str(Path(config.source).resolve())
+    config = replace(config, task=spelled(config.task), source=source)
+    representation = getattr(config.agent, "representation", None)
+    if not isinstance(representation, TreeConfig) or "|" in representation.groups:
+        return config
+    groups = str(anatomy.partition(config.task, config.frame_skip, representation.groups))
+    agent = replace(config.agent, representation=replace(representation, groups=groups))
+    return replace(config, agent=agent)
+
+
+def to_json(config: TrainConfig) -> dict[str, Any]:
+    """The configuration as plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_json(values: object) -> TrainConfig:
+    """The configuration that `to_json` wrote; UserError if it is not one."""
+    if not isinstance(values, dict):
+        raise UserError("The configuration is not a JSON object.")
+    for name, known in (("method", METHODS), ("preset", typing.get_args(Preset))):
+        if values.get(name) not in tuple(known):
+            raise UserError(
+                f"The configuration's {name} is {values.get(name)!r}; "
+                f"it must be one of {', '.join(known)}.{OWN if name == 'method' else ''}"
+            )
+    return _filled(preset("", values["method"], values["preset"]), values, "")
+
+
+def _filled(default: Any, values: dict[str, Any], path: str) -> Any:
+    """The dataclass with each field taken from the values, checked against its default's type."""
+    fields = {field.name for field in dataclasses.fields(default)}
+    if odd := (fields ^ values.keys()):
+        raise UserError(
+            f"The configuration lacks or has one too many of: {', '.join(sorted(odd))}."
+        )
+    hints = typing.get_type_hints(type(default))
+    for name, value in values.items():
+        choices = typing.get_args(hints[name])
+        if typing.get_origin(hints[name]) is Literal and value not in choices:
+            raise UserError(
+                f"The configuration's {path}{name} is {value!r}; "
+                f"it must be one of {', '.join(choices)}."
+            )
+    return replace(
+        default,
+        **{
+            name: _checked(getattr(default, name), value, f"{path}{name}")
+            for name, value in values.items()
+        },
+    )
+
+
+def _checked(default: Any, value: Any, path: str) -> Any:
+    """The value in the form of its default; UserError if it is of another kind."""
+    if dataclasses.is_dataclass(default) and isinstance(value, dict):
+        return _filled(default, value, f"{path}.")
+    if isinstance(default, tuple) and isinstance(value, list | tuple):
+        if all(type(item) is int for item in value):
+            return tuple(value)
+    elif isinstance(default, float) and type(value) in (int, float):
+        if abs(value) <= sys.float_info.max:
+            return float(value)
+    elif type(value) is type(default):
+        return value
+    raise UserError(
+        f"The configuration's {path} is {value!r}, which is not "
+        f"{WORDS.get(type(default), 'an object')}."
+    )

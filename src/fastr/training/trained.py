@@ -1,0 +1,231 @@
+"""A trained run as a library sees it: NumPy arrays in, NumPy arrays out.
+
+policy = fastr.load("runs/gait", seed=1)
+action = policy.act(state)
+feature = policy.features(state, action)
+"""
+
+import warnings
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32
+
+from fastr.agents.base import AbstractAgent, AbstractPolicy
+from fastr.agents.spectral import Spectral
+from fastr.agents.td7 import TD7
+from fastr.agents.td7_networks import Encoder
+from fastr.core import EnvSpec, UserError
+from fastr.representations.base import AbstractRepresentation
+from fastr.representations.block import Block
+from fastr.representations.cp import CP
+from fastr.runs.checkpoints import Checkpoint
+from fastr.runs.directory import RunDirectory
+from fastr.training.arrays import saved_cohort
+from fastr.training.config import TrainConfig, from_json
+from fastr.training.learner import Learner
+
+Tree = TypeVar("Tree")
+
+SLACK = 1e-6
+"""How far beyond [-1, 1] rounding may put an action."""
+
+
+class FeatureMap(eqx.Module):
+    """The features that a run's critics read, from raw observations."""
+
+    network: AbstractRepresentation | Encoder
+    mean: Float[Array, " state"]
+    std: Float[Array, " state"]
+
+    def __call__(
+        self, state: Float[Array, " state"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """The feature of one state and action."""
+        seen = (state - self.mean) / self.std
+        if isinstance(self.network, Encoder):
+            return self.network.zsa(self.network.zs(seen), action)
+        return self.network.feature(seen, action)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """One seed of a trained run at its newest checkpoint: made by `fastr.load`."""
+
+    path: Path
+    """The run's directory."""
+    config: TrainConfig
+    """What was trained: task, method, every hyperparameter."""
+    spec: EnvSpec
+    """Sizes of states and actions: `spec.state_dim`, `spec.action_dim`."""
+    frames: int
+    """Simulator steps that training had seen (not agent steps)."""
+    seed: int
+    """The seed whose policy this is, one of `config.seeds`."""
+    _policies: AbstractPolicy = field(repr=False)
+    _maps: FeatureMap | None = field(repr=False)
+    """Of all seeds, stacked, on the host."""
+
+    @classmethod
+    def of(cls, path: Path, config: TrainConfig, checkpoint: Checkpoint) -> "Trained":
+        """The first seed of a run at a checkpoint."""
+        cohort, spec = saved_cohort(config, checkpoint)
+        # Only what acting and encoding need is kept: optimisers and critics are let go.
+        policies = jax.device_get(jax.vmap(Learner.policy)(cohort.learners))
+        maps = jax.device_get(jax.vmap(feature_map)(cohort.learners))
+        return cls(path, config, spec, checkpoint.frames, config.seeds[0], policies, maps)
+
+    def with_seed(self, seed: int) -> "Trained":
+        """The same run at another of its seeds; nothing is read again."""
+        if seed not in self.config.seeds:
+            raise UserError(f"Seed {seed} is not in {self.path}; it has {list(self.config.seeds)}.")
+        return replace(self, seed=seed)
+
+    def every_seed(self) -> list["Trained"]:
+        """All seeds of the run, in its order."""
+        return [self.with_seed(seed) for seed in self.config.seeds]
+
+    def act(self, state: object) -> Float32[np.ndarray, "*batch action"]:
+        """Greedy actions in [-1, 1], of shape (..., action_dim).
+
+        `state` holds raw observations as fastr's environments give them, of shape (state_dim,) or
+        (..., state_dim): float32, parts in the environment's order, not normalised. The
+        environment's own bounds are applied by the environment, or by what `fastr export` writes.
+        Each new number of states compiles once.
+        """
+        states = _rows("state", state, self.spec.state_dim)
+        return _reshaped(_actions(self.policy, _flat(states)), states.shape[:-1])
+
+    def features(self, state: object, action: object) -> Float32[np.ndarray, "*batch feature"]:
+        """The features that the critics read, of shape (..., feature_dim).
+
+        For a spectral method psi(s, a), from the copy of the representation that the critics learn
+        on; for TD7 the embedding zsa of the encoder that the policy reads. `state` is raw, `action`
+        in [-1, 1]; both have the same leading axes. UserError for SAC and TD3, which have none.
+        """
+        states = _rows("state", state, self.spec.state_dim)
+        actions = _rows("action", action, self.spec.action_dim)
+        if states.shape[:-1] != actions.shape[:-1]:
+            raise UserError(
+                f"state has shape {states.shape} and action {actions.shape}; all axes but the last "
+                "must agree."
+            )
+        if np.any(np.abs(actions) > 1.0 + SLACK):
+            raise UserError(
+                f"action reaches {np.abs(actions).max():g}; fastr's actions lie in [-1, 1], "
+                "whatever the environment's bounds."
+            )
+        encoded = _encoded(self.feature_map, _flat(states), _flat(actions))
+        return _reshaped(encoded, states.shape[:-1])
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether each coordinate of a feature is a product of a state's and an action's factor."""
+        return self._maps is not None and isinstance(self._maps.network, CP | Block)
+
+    @property
+    def leaves(self) -> list[np.ndarray]:
+        """The arrays of this seed's policy, as `fastr.training.policies.compiled` takes them."""
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(self.policy)]
+
+    @cached_property
+    def policy(self) -> AbstractPolicy:
+        """The greedy policy as a JAX function of one raw state."""
+        return self._chosen(self._policies)
+
+    @cached_property
+    def feature_map(self) -> FeatureMap:
+        """The features as a JAX function of one raw state and one action."""
+        if self._maps is None:
+            raise UserError(f"{self.config.method} learns no representation: it has no features.")
+        return self._chosen(self._maps)
+
+    def _chosen(self, stacked: Tree) -> Tree:
+        place = self.config.seeds.index(self.seed)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf[place]), stacked)
+
+
+def load(run: str | Path, *, seed: int | None = None) -> Trained:
+    """The policy and the features of a trained run, at its newest sound checkpoint.
+
+    >>> policy = fastr.load("runs/gait", seed=1)
+    >>> action = policy.act(state)                  # (state_dim,) -> (action_dim,), in [-1, 1]
+    >>> feature = policy.features(state, action)    # also (n, state_dim) and (n, action_dim)
+    >>> other = policy.with_seed(2)
+
+    Without `seed`, the run's first. Files are checked and nothing in them is executed; whatever is
+    wrong with them is a `fastr.core.UserError`. A damaged checkpoint is passed over for the one
+    before, with a warning.
+    """
+    directory = RunDirectory.open(run)
+    config = from_json(directory.config["train"])
+    checkpoint = directory.latest()
+    for message in checkpoint.skipped:
+        warnings.warn(message, stacklevel=2)
+    trained = Trained.of(directory.path, config, checkpoint)
+    return trained if seed is None else trained.with_seed(seed)
+
+
+def feature_map(learner: Learner) -> FeatureMap | None:
+    """What makes features of raw observations, if the agent has such."""
+    network = encoder_of(learner.agent)
+    if network is None:
+        return None
+    mean, std = learner.moments.mean, learner.moments.std
+    if not learner.config.normalize_observations:
+        mean, std = jnp.zeros_like(mean), jnp.ones_like(std)
+    return FeatureMap(network, mean, std)
+
+
+def encoder_of(agent: AbstractAgent) -> AbstractRepresentation | Encoder | None:
+    """The network whose output the critics, or in TD7 the kept policy, read."""
+    if isinstance(agent, TD7):
+        return agent.encoder.layout.unpack(agent.checkpoint.encoder)
+    if not isinstance(agent, Spectral):
+        return None
+    online = agent.config.feature_source == "online"
+    return agent.representation.net if online else agent.target_representation
+
+
+@jax.jit
+def _actions(policy: AbstractPolicy, states: Float[Array, "batch state"]) -> Array:
+    with jax.default_matmul_precision("float32"):
+        return jax.vmap(policy)(states)
+
+
+@jax.jit
+def _encoded(
+    encode: FeatureMap, states: Float[Array, "batch state"], actions: Float[Array, "batch action"]
+) -> Array:
+    with jax.default_matmul_precision("float32"):
+        return jax.vmap(encode)(states, actions)
+
+
+def _rows(name: str, values: object, size: int) -> Float32[np.ndarray, "..."]:
+    """Values as float32 whose last axis has this size; UserError if they cannot be."""
+    try:
+        with np.errstate(over="ignore"):
+            array = np.asarray(values).astype(np.float32, casting="same_kind")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{name} is not an array of real numbers.") from error
+    if array.ndim == 0 or array.shape[-1] != size:
+        raise UserError(
+            f"{name} has shape {array.shape}; it must be ({size},), or (..., {size}) for several."
+        )
+    if not np.all(np.isfinite(array)):
+        raise UserError(f"{name} holds numbers that are not finite in float32.")
+    return array
+
+
+def _flat(rows: np.ndarray) -> Array:
+    return jnp.asarray(rows.reshape(-1, rows.shape[-1]))
+
+
+def _reshaped(result: Array, leading: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(result).reshape(*leading, result.shape[-1])
