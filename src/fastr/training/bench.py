@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fastr.core import EnvSpec
-from fastr.envs.pool import EnvPool
+from fastr.envs.processes import EnvPool
 from fastr.training.config import TrainConfig
 from fastr.training.count import Products, products
 from fastr.training.evaluate import Evaluator, evaluation_workers

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from fastr.core import EnvSpec, UserError
-from fastr.envs.pool import Steps
+from fastr.envs.processes import Steps
 from fastr.runs.checkpoints import Checkpoint, whole_numbers
 from fastr.runs.summary import number
 from fastr.training.config import TrainConfig

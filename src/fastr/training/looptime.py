@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from fastr.envs.pool import Steps
+from fastr.envs.processes import Steps
 from fastr.runs.directory import RunWriter
 from fastr.training.config import TrainConfig, to_json
 from fastr.training.evaluate import Evaluator, evaluation_workers

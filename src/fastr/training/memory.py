@@ -1,11 +1,11 @@
 """Whether a run fits into the memory of its device, said before anything is written."""
 
+import contextlib
 from pathlib import Path
 
 import jax
 
 from fastr.core import EnvSpec, UserError, counted
-from fastr.envs.cgroups import memory_left, text_of
 from fastr.training.config import TrainConfig
 from fastr.training.count import program_bytes, seed_bytes
 from fastr.training.learner import seed_sharding
@@ -43,8 +43,9 @@ def free_bytes() -> int | None:
 
 
 def available_on_host() -> int | None:
-    """What a new program can have without swapping, or in a container without being killed."""
-    lines = text_of(Path("/proc/meminfo")).splitlines()
-    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    left = memory_left()
-    return min(free if left is None else [*free, left], default=None)
+    """Bytes that a new program can have without swapping; None where Linux does not say."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
