@@ -56,8 +56,10 @@ def load(
     name = parse(task)
     if frame_skip < 1:
         raise UserError(f"A frame skip of {frame_skip} is not possible: it must be 1 or more.")
-    library = Suite if isinstance(name, SuiteTask) else Gym
-    environment = library(name, frame_skip, render_mode)
+    if isinstance(name, SuiteTask):
+        environment = Suite(name, frame_skip, render_mode)
+    else:
+        environment = Gym(name, frame_skip, render_mode)
     _, shifted = shifts.split(task)
     return environment if shifted is None else shifts.Shifted(environment, shifted)
 
