@@ -90,7 +90,8 @@ def _refuse_form(error: Exception, must: str) -> None:
     import gymnasium
 
     place = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-    if place in (Path(__file__), *Path(gymnasium.wrappers.__file__).parent.iterdir()):
+    wrappers = Path(gymnasium.wrappers.__file__).parent
+    if place in (Path(__file__), Path(gymnasium.core.__file__)) or place.parent == wrappers:
         raise SimulatorError(f"{must} ({error})") from None
 
 

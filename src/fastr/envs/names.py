@@ -81,7 +81,7 @@ def parse(task: str) -> SuiteTask | GymTask:
         )
     else:
         own = " An environment of your own is written my_module:MyRobot-v0 (docs/own-robot.md)."
-        hint = nearest(task, tasks()) or own
+        hint = own if task.endswith(".py") else nearest(task, tasks()) or own
     raise UserError(f"{task!r} is not a DM Control Suite task.{hint}")
 
 
