@@ -199,7 +199,7 @@ def test_a_failed_worker_says_which_and_why(fault, says):
         assert all(gone(process) for process in processes)
 
 
-def test_a_worker_killed_between_steps_is_noticed(counts):
+def test_a_worker_killed_between_steps_is_noticed():
     with EnvPool("toy_envs:Count-v0", 1, SEEDS) as pool:
         pool.reset([0, 0])
         for process in workers(pool):
