@@ -129,7 +129,7 @@ def _refusal(name: GymTask, error: Exception) -> str:
         return f"Gymnasium cannot make {name.name}: {one_line(error)}"
     hint = nearest(identifier, gymnasium.registry)
     if module:
-        return f"Importing {module} registers no environment {identifier}.{hint}"
+        return f"Gymnasium knows no environment {identifier} after importing {module}.{hint}"
     return (
         f"Gymnasium knows no environment {identifier}.{hint} If your own module my_module "
         f"registers it, write my_module:{identifier}."
