@@ -53,7 +53,7 @@ class Transfer:
     """Run directories; one for each method to compare."""
     shift: str
     """Actuator shifts, as behind a task's @: permutation:SEED, degradation:SEED, dead=N:SEED,
-    latency=STEPS, dead-band=WIDTH, quantization=LEVELS, joined by +."""
+    latency=STEPS, dead-band=WIDTH, quantization=LEVELS, reverse:ACTUATOR, joined by +."""
     keep: Literal["largest", "state-factor", "encoder", "nothing"] = "largest"
     """What to take over: the largest part that depends on the state (the state factor, or a joint
     encoder as a whole), or nothing, which is training from scratch on the shifted body."""
