@@ -6,8 +6,8 @@ import json
 from harness import UserError, atheris, edited, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.runs.checkpoints.index import content_checksum
-    from fastr.runs.directory import RunDirectory
+    from fastr.runs import RunDirectory
+    from fastr.runs.index import content_checksum
     from fastr.training.config import preset
     from fastr.training.host import Host
 from transitions import walk, write_run
@@ -35,7 +35,7 @@ def read(data: bytes) -> None:
     INDEX.write_bytes(signed(edited(SOUND, data[1:]) if data[:1] == b"\1" else data))
     run = RunDirectory.open(RUN)
     run.finished()
-    checkpoint = run.latest()
+    checkpoint = run.latest_complete()
     with contextlib.suppress(UserError):
         Host.of(checkpoint, CONFIG)
     checkpoint.arrays()

@@ -35,7 +35,7 @@ from fastr.report.studies import (
     transfer_section,
 )
 from fastr.report.text import csv_cell, shown
-from fastr.runs.commits import commit
+from fastr.runs.provenance import commit
 
 FORMATS = ("png", "svg", "pdf")
 LEFT = (".png", ".svg", ".pdf", ".csv", ".tex", ".txt")

@@ -8,8 +8,8 @@ from jaxtyping import Float32
 
 from fastr.core import EnvSpec, UserError
 from fastr.envs.pool import Steps
-from fastr.runs.checkpoints import Checkpoint, whole_numbers
-from fastr.runs.summary import number
+from fastr.runs import Checkpoint
+from fastr.runs.untrusted import number, whole_numbers
 from fastr.training.config import TrainConfig
 
 
