@@ -177,20 +177,8 @@ def saved_frames(run: Path) -> list[int]:
     return sorted(frames for frames in numbers if checkpoint_name(frames) in names)
 
 
-def latest(run: Path) -> Checkpoint:
-    """Newest checkpoint whose arrays verify; UserError if there is none.
-
-    Rows and replay are not looked at: `replay_slices` verifies each segment that it reads.
-    """
-    return _newest(run, lambda checkpoint: checkpoint.verify_file(STATE))
-
-
-def latest_complete(run: Path) -> Checkpoint:
-    """Newest checkpoint of which everything verifies; UserError if there is none."""
-    return replace(_newest(run, Checkpoint.verify), verified=True)
-
-
-def _newest(run: Path, verify: Callable[[Checkpoint], None]) -> Checkpoint:
+def newest(run: Path, verify: Callable[[Checkpoint], None]) -> Checkpoint:
+    """Newest checkpoint that `verify` finds no damage in; UserError if there is none."""
     damaged = []
     for frames in reversed(saved_frames(run)):
         try:
@@ -211,36 +199,25 @@ def _newest(run: Path, verify: Callable[[Checkpoint], None]) -> Checkpoint:
     )
 
 
-def prune(run: Path, *, keep: int) -> None:
-    """Delete all but the newest checkpoints, and the replay segments that none of them needs."""
-    for frames in saved_frames(run)[:-keep]:
-        discard(run / "checkpoints" / checkpoint_name(frames))
-    _discard_unused_segments(run)
-
-
-def discard_after(checkpoint: Checkpoint) -> None:
-    """Delete all checkpoints newer than this one, and the segments that only they need."""
-    for frames in saved_frames(checkpoint.run):
-        if frames > checkpoint.frames:
-            discard(checkpoint.run / "checkpoints" / checkpoint_name(frames))
-    _discard_unused_segments(checkpoint.run)
+def keep_only(run: Path, kept: list[int]) -> None:
+    """Delete all other checkpoints, and the replay segments that none of the kept ones needs."""
+    for frames in saved_frames(run):
+        if frames not in kept:
+            discard(run / "checkpoints" / checkpoint_name(frames))
+    used = set()
+    for frames in kept:
+        try:
+            used.update(read_index(run, frames).files)
+        except (DamageError, UserError, OSError):
+            # What it needs is unknown, so no segment is deleted until it is deleted itself.
+            return
+    for path in (run / "replay").glob("*"):
+        if Segment.parse(path.name) and path.name not in used:
+            discard(path)
 
 
 def discard_leftovers(run: Path) -> None:
     """Delete the temporary files of a writer that was killed."""
     for folder in (run, run / "checkpoints", run / "replay"):
         for path in folder.glob(f"{TEMPORARY}*"):
-            discard(path)
-
-
-def _discard_unused_segments(run: Path) -> None:
-    used = set()
-    for frames in saved_frames(run):
-        try:
-            used.update(read_index(run, frames).files)
-        except (DamageError, UserError, OSError):
-            # What it needs is unknown, so nothing is deleted until it is pruned itself.
-            return
-    for path in (run / "replay").glob("*"):
-        if Segment.parse(path.name) and path.name not in used:
             discard(path)

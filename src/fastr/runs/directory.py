@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from shlex import quote
@@ -24,7 +25,7 @@ from fastr.core import UserError, nearest, write_errors
 from fastr.runs import checkpoints
 from fastr.runs.checkpoints import Snapshot
 from fastr.runs.files import LOCK, TEMPORARY, file_record, locked, write_bytes
-from fastr.runs.index import CONFIG, ROWS, Checkpoint
+from fastr.runs.index import CONFIG, ROWS, STATE, Checkpoint
 from fastr.runs.untrusted import bounded_bytes, require_own
 
 
@@ -47,11 +48,11 @@ class RunDirectory:
 
     def latest(self) -> Checkpoint:
         """Newest checkpoint whose arrays verify; rows and replay are not read."""
-        return checkpoints.latest(self.path)
+        return checkpoints.newest(self.path, lambda found: found.verify_file(STATE))
 
     def latest_complete(self) -> Checkpoint:
         """Newest checkpoint of which everything verifies, replay and rows included."""
-        return checkpoints.latest_complete(self.path)
+        return replace(checkpoints.newest(self.path, Checkpoint.verify), verified=True)
 
     def finished(self) -> bool:
         """Whether the newest sound checkpoint is at the end of the budget."""
@@ -99,12 +100,13 @@ class RunWriter(RunDirectory):
         path = Path(path)
         config = read_config(path)
         with _lock_and_clean(path) as lock:
-            started = bool(checkpoints.saved_frames(path))
-            checkpoint = checkpoints.latest_complete(path) if started else None
+            saved = checkpoints.saved_frames(path)
+            checkpoint = RunDirectory(path, config).latest_complete() if saved else None
             # In this order a kill in between leaves spare rows, which the next resume cuts.
             if checkpoint:
                 _refuse_changed(checkpoint)
-                checkpoints.discard_after(checkpoint)
+                kept = [frames for frames in saved if frames <= checkpoint.frames]
+                checkpoints.keep_only(path, kept)
             writer = cls(path, config, lock)
             writer.rows_file.truncate(checkpoint.rows_bytes if checkpoint else 0)
             writer.last = checkpoint
@@ -138,7 +140,7 @@ class RunWriter(RunDirectory):
     def _save(self, snapshot: Snapshot, rows_bytes: int, keep: int) -> None:
         self.last = checkpoints.save(self.path, snapshot, rows_bytes=rows_bytes, last=self.last)
         with write_errors(self.path):
-            checkpoints.prune(self.path, keep=keep)
+            checkpoints.keep_only(self.path, checkpoints.saved_frames(self.path)[-keep:])
 
     def standing(self) -> str:
         """Describe the newest usable checkpoint, for the end of a sentence."""

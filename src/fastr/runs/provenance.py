@@ -20,10 +20,10 @@ RECORD = Path(__file__).parent / "commit.json"
 
 def provenance() -> dict[str, Any]:
     """Origin of a run: versions, commit, hardware, command line and time."""
-    from fastr import __version__
+    import fastr
 
     return {
-        "fastr": __version__,
+        "fastr": fastr.__version__,
         "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
