@@ -96,7 +96,7 @@ def check_snapshot(snapshot: Snapshot, last: Checkpoint | None) -> None:
     if last and snapshot.frames <= last.frames:
         raise ValueError(f"checkpoint at {snapshot.frames} frames after one at {last.frames}")
     if not covers(needed_segments(snapshot, last), snapshot.replay):
-        raise ValueError(f"replay rows {snapshot.added} do not continue those of {last}")
+        raise ValueError(f"replay rows {snapshot.added} do not continue the last checkpoint's")
 
 
 def needed_segments(snapshot: Snapshot, last: Checkpoint | None) -> list[Segment]:
