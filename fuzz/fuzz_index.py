@@ -9,7 +9,7 @@ with atheris.instrument_imports(include=["fastr"]):
     from fastr.runs import RunDirectory
     from fastr.runs.index import content_checksum
     from fastr.training.config import preset
-    from fastr.training.host import Host
+    from fastr.training.state import check_host
 from transitions import walk, write_run
 
 PLACE = folder()
@@ -37,7 +37,7 @@ def read(data: bytes) -> None:
     run.finished()
     checkpoint = run.latest_complete()
     with contextlib.suppress(UserError):
-        Host.of(checkpoint, CONFIG)
+        check_host(checkpoint, CONFIG)
     checkpoint.arrays()
     for _ in checkpoint.replay_slices(8):
         pass

@@ -10,7 +10,7 @@ with atheris.instrument_imports(include=["fastr"]):
     from fastr.runs import STATE, RunDirectory
     from fastr.runs.files import file_record
     from fastr.runs.index import index_bytes, read_index
-    from fastr.training.arrays import saved_spec
+    from fastr.training.state import saved_spec
 from transitions import walk, write_run
 
 PLACE = folder()
