@@ -1,4 +1,4 @@
-"""Means over seeds with 95 % intervals, and exponents of power laws."""
+"""Means over seeds with 95 % intervals, and exponents and crossings of power laws."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,8 +15,8 @@ class Interval(NamedTuple):
     low: np.ndarray | None
     high: np.ndarray | None
 
-    def text(self, form: str = ".2f") -> str:
-        """A single mean, with its interval if there is one, for people."""
+    def __format__(self, form: str) -> str:
+        """A single mean and its interval, e.g. 1.50 [1.20, 1.80]."""
         if self.low is None:
             return f"{self.mean:{form}}"
         return f"{self.mean:{form}} [{self.low:{form}}, {self.high:{form}}]"
@@ -27,7 +27,7 @@ class Interval(NamedTuple):
         return Interval(function(self.mean), low, high)
 
     def below(self, other: "Interval") -> np.ndarray | None:
-        """Where this interval ends before the other begins; None if there are no intervals."""
+        """Where this interval ends before the other starts; None without intervals."""
         if self.high is None or other.low is None:
             return None
         return np.asarray(self.high < other.low)

@@ -1,12 +1,13 @@
-"""The study of exploration: LSVI-UCB with the true feature and with learned ones."""
+"""Exploration: LSVI-UCB with the true feature and with learned ones."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy.random import Generator
 
-from fastr.studies.theory.families import lock
+from fastr.studies.theory.fits import factored_fit, joint_fit
 from fastr.studies.theory.intervals import exponents, interval, log_interval
 from fastr.studies.theory.lsvi import (
     Explore,
@@ -15,19 +16,19 @@ from fastr.studies.theory.lsvi import (
     optimal_values,
     unit_features,
 )
-from fastr.studies.theory.mdp import CPMDP
-from fastr.studies.theory.report import (
+from fastr.studies.theory.mdp import CPMDP, Feature, draw, lock
+from fastr.studies.theory.page import (
+    Claim,
     Curve,
     Grid,
     Plot,
     Progress,
     Section,
     Verdict,
-    all_apart,
     banded,
+    how_often,
+    judge,
 )
-from fastr.studies.theory.sampling import draw
-from fastr.studies.theory.spectral_fit import factored_fit, joint_fit
 
 STATEMENT = (
     "Claim (App. Conditional Implication for LSVI-UCB): with a feature that makes Bellman backups "
@@ -36,9 +37,8 @@ STATEMENT = (
     "small eta with fewer transitions.",
     "Measured: a chain of three regions, each opened by turning a dial near its own key; the "
     "reward is at the far end. It is exactly CP with d = 9 on 15 states and 48 actions. Every seed "
-    "has a chain of its own, so that intervals are over MDPs and data together. Features "
-    "of the same d are learned by the L2 objective from n transitions with uniform (s,a), and "
-    "frozen. "
+    "has its own chain, so that intervals are over MDPs and data together. Features of the same d "
+    "are learned by the L2 objective from n transitions with uniform (s,a), and frozen. "
     "eta is computed by linear programs: max over (s,a), the best w, the worst V among those of "
     "LSVI-UCB's own dynamic program in four episodes (or, against n, of the optimal one). The norm "
     "of w is not bounded. Regret is exact: each episode's policy is evaluated by backward "
@@ -50,28 +50,43 @@ STATEMENT = (
 )
 STEEPEST = 0.6
 """The largest fitted exponent of the regret that counts as a square root, up to logarithms."""
+SQUARE_ROOT = Claim(
+    "With the true feature regret grows at most like the square root of the episodes (fitted "
+    "exponent at most {steepest} on every MDP).",
+    "exponent {mean:.2f} from episode {first} on, from {least:.2f} to {most:.2f} by MDP; "
+    "eta = {eta:.1e}",
+    lambda found: found.most <= found.steepest,
+)
+SMALLER_ETA = Claim(
+    "At the same n the factored feature has the smaller eta.",
+    "{apart}; eta of the joint over that of the factored feature from {least:.1f} to {most:.1f}",
+    lambda found: found.below,
+)
+LESS_REGRET = Claim(
+    "Learned from the same n = {n:,} transitions, the factored feature explores with less regret "
+    "than the joint one (interval of the ratio above 1).",
+    "joint over factored {ratio:.2f}; after {episodes:,} episodes true {true:.0f}, "
+    "factored {factored:.0f}, joint {joint:.0f}",
+    lambda found: None if found.ratio.low is None else found.ratio.low > 1.0,
+)
+MISSPECIFICATION = Claim(
+    "Late regret per episode is within the misspecification term, 2 H eta.",
+    "at most {largest:.2f} of it; 2 H eta is {terms}, while no episode can lose more than "
+    "{horizon}",
+    lambda found: found.largest <= 1.0,
+)
 EXPLORE = Explore()
-FEATURES = ("true", "factored", "joint")
-LEARNED = FEATURES[1:]
+LEARNED = ("factored", "joint")
+COLORS = {"true": 0, "factored": 1, "joint": 2}
 
 
 class Regret(NamedTuple):
-    """What the runs with one feature came to, on one seed's MDP or by seed."""
+    """Regret with one feature, on one seed's MDP or by seed."""
 
     curve: Float[np.ndarray, "*seed episode"]
     """Cumulative regret."""
     eta: Float[np.ndarray, "*seed"]
     """For the values that LSVI-UCB met."""
-
-
-def over_seeds(rows: list[dict[str, Regret]]) -> dict[str, Regret]:
-    """Every feature's regret by seed, from one dictionary per seed."""
-    return {
-        group: Regret(
-            np.stack([row[group].curve for row in rows]), np.stack([row[group].eta for row in rows])
-        )
-        for group in rows[0]
-    }
 
 
 def name(kind: str, n: int) -> str:
@@ -86,9 +101,9 @@ class ExplorationStudy:
     seeds: tuple[int, ...]
     config: Explore = EXPLORE
     samples: tuple[int, ...] = (10_000, 100_000)
-    """Transitions that the features of the regret curves are learned from."""
+    """Numbers of transitions from which the features of the regret curves are learned."""
     repeats: int = 4
-    """Runs per seed and feature on the seed's MDP, each with data of its own; their mean counts as
+    """Runs per seed and feature on the seed's MDP, each with its own data; their mean counts as
     one."""
     powers: tuple[float, ...] = (4.0, 4.5, 5.0, 5.5, 6.0, 6.5)
     first: int = 200
@@ -104,40 +119,38 @@ class ExplorationStudy:
             regrets_by_seed.append(self.regrets(model, generator))
             progress((i + 1) / len(self.seeds))
         etas = {kind: np.stack([row[kind] for row in etas_by_seed]) for kind in LEARNED}
-        found = over_seeds(regrets_by_seed)
+        found = {
+            group: Regret(*(np.stack(part) for part in zip(*parts, strict=True)))
+            for group in regrets_by_seed[0]
+            if (parts := [row[group] for row in regrets_by_seed])
+        }
         return Section(
             "exploration",
             "LSVI-UCB with true and learned features",
             STATEMENT,
-            tuple(self.verdicts(etas, found)),
+            self.verdicts(etas, found),
             (self.regret_table(found), self.eta_table(etas)),
             (self.regret_plot(found), self.eta_plot(etas)),
         )
 
-    def learned(
-        self, model: CPMDP, n: int, generator: np.random.Generator
-    ) -> dict[str, Float[np.ndarray, "state action feature"]]:
+    def learned(self, model: CPMDP, n: int, generator: Generator) -> dict[str, Feature]:
         """Both classes' features, learned from the same n transitions."""
         shares = draw(model.mdp.density, n, generator)
         size = model.feature.shape[-1]
-        factored, joint = factored_fit(shares, size, generator), joint_fit(shares, size)
-        fits = zip(LEARNED, (factored, joint), strict=True)
-        return {kind: unit_features(fit.feature) for kind, fit in fits}
+        fits = (factored_fit(shares, size, generator), joint_fit(shares, size))
+        return {kind: unit_features(fit.feature) for kind, fit in zip(LEARNED, fits, strict=True)}
 
-    def etas(
-        self, model: CPMDP, generator: np.random.Generator
-    ) -> dict[str, Float[np.ndarray, " n"]]:
+    def etas(self, model: CPMDP, generator: Generator) -> dict[str, Float[np.ndarray, " n"]]:
         """eta for the optimal values, by class and n."""
         values = optimal_values(model.mdp, self.config.horizon)
-        found = {kind: np.zeros(len(self.powers)) for kind in LEARNED}
-        for i, power in enumerate(self.powers):
-            features = self.learned(model, int(10.0**power), generator)
-            for kind, feature in features.items():
-                found[kind][i] = misspecification(model.mdp, feature, values)
-        return found
+        pairs = [self.learned(model, int(10.0**power), generator) for power in self.powers]
+        return {
+            kind: np.array([misspecification(model.mdp, pair[kind], values) for pair in pairs])
+            for kind in LEARNED
+        }
 
-    def regrets(self, model: CPMDP, generator: np.random.Generator) -> dict[str, Regret]:
-        """LSVI-UCB with every feature, all runs side by side, as means over the repeats."""
+    def regrets(self, model: CPMDP, generator: Generator) -> dict[str, Regret]:
+        """LSVI-UCB with every feature, all runs in parallel, as means over the repeats."""
         features = {"true": [unit_features(model.feature)] * self.repeats}
         for n in self.samples:
             pairs = [self.learned(model, n, generator) for _ in range(self.repeats)]
@@ -166,82 +179,68 @@ class ExplorationStudy:
 
     def verdicts(
         self, etas: dict[str, Float[np.ndarray, "seed n"]], found: dict[str, Regret]
-    ) -> list[Verdict]:
+    ) -> tuple[Verdict, ...]:
         """At most a square root with the true feature, fewer transitions with the factored one."""
         slopes = self.slopes(found["true"])
         of_factored, of_joint = (log_interval(etas[kind]) for kind in LEARNED)
-        ratio = of_joint.mean / of_factored.mean
-        return [
-            Verdict(
-                "With the true feature regret grows at most like the square root of the episodes "
-                f"(fitted exponent at most {STEEPEST} on every MDP).",
-                f"exponent {interval(slopes).text()} from episode {self.first} on, from "
-                f"{slopes.min():.2f} to {slopes.max():.2f} by MDP; eta = "
-                f"{found['true'].eta.max():.1e}",
-                bool(slopes.max() <= STEEPEST),
+        below, ratio = of_factored.below(of_joint), of_joint.mean / of_factored.mean
+        term = {g: 2 * self.config.horizon * found[g].eta for g in found if g != "true"}
+        return (
+            *judge(
+                [SQUARE_ROOT],
+                mean=interval(slopes),
+                least=slopes.min(),
+                most=slopes.max(),
+                steepest=STEEPEST,
+                first=self.first,
+                eta=found["true"].eta.max(),
             ),
-            all_apart(
-                "At the same n the factored feature has the smaller eta.",
-                of_factored.below(of_joint),
-                "eta of the joint over that of the factored feature from "
-                f"{ratio.min():.1f} to {ratio.max():.1f}",
+            *judge(
+                [SMALLER_ETA],
+                below=below,
+                apart=how_often(below),
+                least=ratio.min(),
+                most=ratio.max(),
             ),
-            *(self.less_regret(n, found) for n in self.samples),
-            self.misspecification_verdict(found),
-        ]
+            *(verdict for n in self.samples for verdict in self.less_regret(n, found)),
+            *judge(
+                [MISSPECIFICATION],
+                largest=max((self.late(found[group]) / term[group]).max() for group in term),
+                terms=", ".join(f"{term[group].mean():.1f} ({group})" for group in term),
+                horizon=self.config.horizon,
+            ),
+        )
 
-    def less_regret(self, n: int, found: dict[str, Regret]) -> Verdict:
+    def less_regret(self, n: int, found: dict[str, Regret]) -> tuple[Verdict, ...]:
         """Whether the factored feature explores with less regret on the same data."""
-        groups = ("true", *(name(kind, n) for kind in LEARNED))
-        totals = [found[group].curve[:, -1] for group in groups]
-        ratio = log_interval(totals[2] / totals[1])
-        said = ", ".join(
-            f"{kind} {interval(total).text('.0f')}"
-            for kind, total in zip(FEATURES, totals, strict=True)
-        )
-        return Verdict(
-            f"Learned from the same n = {n:,} transitions, the factored feature explores with less "
-            "regret than the joint one (interval of the ratio above 1).",
-            f"joint over factored {ratio.text()}; after {self.config.episodes:,} episodes {said}",
-            None if ratio.low is None else bool(ratio.low > 1.0),
-        )
-
-    def misspecification_verdict(self, found: dict[str, Regret]) -> Verdict:
-        """Late regret against 2 H eta: an error of eta per step, once over and once under."""
-        horizon = self.config.horizon
-        learned = [group for group in found if group != "true"]
-        shares = [self.late(found[group]) / (2 * horizon * found[group].eta) for group in learned]
-        sizes = ", ".join(f"{2 * horizon * found[g].eta.mean():.1f} ({g})" for g in learned)
-        return Verdict(
-            "Late regret per episode is within the misspecification term, 2 H eta.",
-            f"at most {np.max(shares):.2f} of it; 2 H eta is {sizes}, while no episode can lose "
-            f"more than {horizon}",
-            bool(np.max(shares) <= 1.0),
-        )
+        groups = {"true": "true"} | {kind: name(kind, n) for kind in LEARNED}
+        totals = {kind: found[group].curve[:, -1] for kind, group in groups.items()}
+        ratio = log_interval(totals["joint"] / totals["factored"])
+        means = {kind: interval(total) for kind, total in totals.items()}
+        return judge([LESS_REGRET], n=n, ratio=ratio, episodes=self.config.episodes, **means)
 
     def regret_table(self, found: dict[str, Regret]) -> Grid:
         """Regret, its exponent and eta by feature."""
-        rows = [
+        rows = tuple(
             (
                 group,
-                interval(regret.curve[:, -1]).text(".0f"),
-                interval(self.late(regret)).text(".3f"),
-                interval(self.slopes(regret)).text(),
-                interval(regret.eta).text(".3f"),
+                f"{interval(regret.curve[:, -1]):.0f}",
+                f"{interval(self.late(regret)):.3f}",
+                f"{interval(self.slopes(regret)):.2f}",
+                f"{interval(regret.eta):.3f}",
             )
             for group, regret in found.items()
-        ]
+        )
         columns = ("feature", "regret", "late regret per episode", "exponent", "eta")
-        return Grid(f"{self.config.episodes:,} episodes of LSVI-UCB", columns, tuple(rows))
+        return Grid(f"{self.config.episodes:,} episodes of LSVI-UCB", columns, rows)
 
     def eta_table(self, etas: dict[str, np.ndarray]) -> Grid:
         """eta by n."""
-        rows = [
-            (kind, *(log_interval(etas[kind][:, i]).text(".3f") for i in range(len(self.powers))))
-            for kind in LEARNED
-        ]
+        rows = tuple(
+            (kind, *(f"{log_interval(column):.3f}" for column in etas[kind].T)) for kind in LEARNED
+        )
         columns = ("feature", *(f"n = 10^{power}" for power in self.powers))
-        return Grid("eta for the optimal values", columns, tuple(rows))
+        return Grid("eta for the optimal values", columns, rows)
 
     def regret_plot(self, found: dict[str, Regret]) -> Plot:
         """Regret against episodes."""
@@ -249,7 +248,7 @@ class ExplorationStudy:
         episodes = (shown + 1.0).tolist()
         curves = []
         for i, (group, regret) in enumerate(found.items()):
-            color, look = FEATURES.index(group.split(",")[0]), "dashed" if i > 2 else "line"
+            color, look = COLORS[group.split(",")[0]], "dashed" if i > 2 else "line"
             summary = log_interval(regret.curve[:, shown])
             curves.append(banded(group, episodes, summary, look, color))
         middle = len(shown) // 2
@@ -261,7 +260,6 @@ class ExplorationStudy:
         """eta against n."""
         n = [10.0**power for power in self.powers]
         curves = tuple(
-            banded(kind, n, log_interval(etas[kind]), "line", color)
-            for color, kind in enumerate(LEARNED, start=1)
+            banded(kind, n, log_interval(etas[kind]), "line", COLORS[kind]) for kind in LEARNED
         )
         return Plot("eta", "Bellman misspecification of learned features", "n", "eta", curves)
