@@ -87,10 +87,6 @@ class Problem:
     """B_m,inf, at least 1"""
     lipschitz: float = 1.0
     """L of the factors phi_s, phi_a and m"""
-    side: float = 1.0
-    """Side of the cubes of states and of actions"""
-    entropy_constant: float = 1.0
-    """c in log N <= c d (L diam / epsilon)^p; the paper gives no value"""
     joint_stretch: float = math.sqrt(2.0)
     """The joint encoder's Lipschitz constant over B_phi L.
 
@@ -115,38 +111,28 @@ class Problem:
         return self.state_dim + self.action_dim
 
 
-@dataclass(frozen=True)
-class Term:
-    """One encoder's share of an entropy: exp(log_scale) epsilon^-dimension."""
+def entropy_terms(problem: Problem, kind: Class) -> list[tuple[float, int]]:
+    """log A_i, p_i in log N(G, epsilon) <= sum_i A_i epsilon^-p_i (App. Lipschitz Instantiation).
 
-    log_scale: float
-    dimension: int
-
-
-def lipschitz_term(problem: Problem, dimension: int, lipschitz: float, shrink: float) -> Term:
-    """log N(F, epsilon / shrink) <= c d (L diam shrink / epsilon)^p (App. Lipschitz Instantiation).
-
-    The domain is a cube of p dimensions, so its diameter is side sqrt(p).
+    Theorem 1, or its two-term form for the joint class, with log N(F, epsilon / k) <=
+    c d (L diam k / epsilon)^p for each encoder. The domain is a unit cube of p dimensions, with
+    diameter sqrt(p); c, open in the paper, is 1.
     """
-    reach = lipschitz * problem.side * math.sqrt(dimension) * shrink
-    scale = math.log(problem.entropy_constant * problem.feature_dim)
-    return Term(scale + dimension * math.log(reach), dimension)
-
-
-def entropy_terms(problem: Problem, kind: Class) -> list[Term]:
-    """The summands of log N(G, epsilon): Theorem 1, or its two-term form for the joint class."""
     factor, nexts, lipschitz = problem.factor_norm, problem.next_norm, problem.lipschitz
     states, actions = problem.state_dim, problem.action_dim
     if kind == "factored":
-        return [
-            lipschitz_term(problem, states, lipschitz, 3.0 * nexts * factor),
-            lipschitz_term(problem, actions, lipschitz, 3.0 * nexts * factor),
-            lipschitz_term(problem, states, lipschitz, 3.0 * factor**2),
+        encoders = [
+            (states, lipschitz, 3.0 * nexts * factor),
+            (actions, lipschitz, 3.0 * nexts * factor),
+            (states, lipschitz, 3.0 * factor**2),
         ]
-    return [
-        lipschitz_term(problem, states + actions, problem.joint_lipschitz, 2.0 * nexts),
-        lipschitz_term(problem, states, lipschitz, 2.0 * factor**2),
-    ]
+    else:
+        encoders = [
+            (states + actions, problem.joint_lipschitz, 2.0 * nexts),
+            (states, lipschitz, 2.0 * factor**2),
+        ]
+    scale = math.log(problem.feature_dim)
+    return [(scale + p * math.log(reach * math.sqrt(p) * k), p) for p, reach, k in encoders]
 
 
 def log_sum(logs: list[float]) -> float:
@@ -163,7 +149,7 @@ def log_scale(problem: Problem, kind: Class) -> float:
     """
     dimension, reach = problem.dimension(kind), math.log(problem.score_bound)
     terms = entropy_terms(problem, kind)
-    return log_sum([term.log_scale + (dimension - term.dimension) * reach for term in terms])
+    return log_sum([scale + (dimension - p) * reach for scale, p in terms])
 
 
 def log_rademacher(log_scale: float, dimension: int, radius: float) -> float:
@@ -211,20 +197,14 @@ def log_certificate(
     return log_sum(parts)
 
 
-def log_sufficient_n(
-    problem: Problem, kind: Class, epsilon: float, delta: float, cp_error: float = 0.0
-) -> float:
+def log_sufficient_n(problem: Problem, kind: Class, epsilon: float, delta: float) -> float:
     """log of the smallest n whose certificate is at most epsilon^2 (Proposition 2).
 
     By bisection on the full certificate; each class gets delta / 2, as in the proof's union bound.
-    Infinite where the bias alone is more than epsilon^2.
     """
-    target = 2.0 * math.log(epsilon)
-    if kind == "factored" and cp_error >= epsilon**2:
-        return math.inf
 
     def certified(log_n: float) -> bool:
-        return log_certificate(problem, kind, log_n, delta / 2.0, cp_error) <= target
+        return log_certificate(problem, kind, log_n, delta / 2.0) <= 2.0 * math.log(epsilon)
 
     low, high = 0.0, 1.0
     if certified(low):

@@ -29,18 +29,13 @@ STATEMENT = (
     "Proposition 1: with probability 1 - delta, L(g_n) is at most epsilon_CP^2 + 8 R_n(G) + "
     "4 R_n(H) + 2 (2 B_g + B_g^2) sqrt(2 log(1/delta)/n), Eq. (finite-sample). Proposition 2: the "
     "sample sizes at which these certificates reach epsilon^2 have the ratio "
-    "Theta(epsilon^(-2 min(d_s, d_a))), Eq. (sample-ratio).",
-    "Two constants are made explicit here. (1) The inclusion of the factored in the joint class, "
-    "which Propositions 1 and 2 assume, needs a joint encoder with Lipschitz constant sqrt(2) "
-    "B_phi L: a product of two L-Lipschitz factors has no smaller one. The paper gives all "
-    "encoders the same L. (2) The paper's entropy constant covers radii up to 1, its lemma on "
-    "entropy integrals asks for radii up to B_g; powers of B_g in the constant repair this. The "
-    "constant c of the Lipschitz entropy bound is open in the paper; it is 1 here. All norms and L "
-    "are 1, domains are unit cubes, d = 512, delta = 0.05.",
-    "The remark Same-n comparison orders the two bounds at every n, but before entropies enter: by "
-    "the Rademacher complexities themselves, of which one class's are at most the other's by "
-    "inclusion. Certificates through entropies are ordered as epsilon goes to 0; at a given n "
-    "their constants decide.",
+    "Theta(epsilon^(-2 min(d_s, d_a))), Eq. (sample-ratio), as epsilon goes to 0; at a given n "
+    "the constants decide which certificate is the smaller one.",
+    "Two constants differ from the paper's. The joint encoder has the Lipschitz constant sqrt(2) "
+    "B_phi L, which the inclusion of the factored in the joint class needs. The entropy constant "
+    "covers radii up to B_g, as the lemma on entropy integrals asks. The constant c of the "
+    "Lipschitz entropy bound, open in the paper, is 1; so are all norms and L. Domains are unit "
+    "cubes, d = 512, delta = 0.05.",
 )
 CLAIMS = (
     Claim(
@@ -73,7 +68,7 @@ LONG = 3.0
 
 
 @dataclass(frozen=True)
-class CertificateStudy:
+class Study:
     """Sizes of the study."""
 
     seeds: tuple[int, ...]
@@ -142,27 +137,16 @@ class CertificateStudy:
         """Both certificates against n, on the smallest problem that is covered and on a task."""
         powers = np.linspace(0.0, 60.0, 61)
         problems = {"d_s = d_a = 3, d = 8": Problem(3, 3), "cheetah": of_task("cheetah-run")}
-        curves = [
-            Curve(
-                f"{kind}, {label}",
-                powers.tolist(),
-                [log_certificate(problem, kind, p * TEN, self.delta) / TEN for p in powers],
-                look="line" if kind == "factored" else "dashed",
-                color=color,
-            )
-            for color, (label, problem) in enumerate(problems.items())
-            for kind in KINDS
-        ]
+        curves = []
+        for color, (label, problem) in enumerate(problems.items()):
+            for kind, look in (("factored", "line"), ("joint", "dashed")):
+                y = [log_certificate(problem, kind, p * TEN, self.delta) / TEN for p in powers]
+                name = f"{kind}, {label}"
+                curves.append(Curve(name, powers.tolist(), y, look=look, color=color))
         known = Curve("known without data", (0.0, 60.0), (0.0, 0.0), look="dotted", color=7)
-        return Plot(
-            "certificates",
-            "Certificates on L(g_n), Proposition 1",
-            "log10 n",
-            "log10 of the certificate",
-            (*curves, known),
-            x_scale="linear",
-            y_scale="linear",
-        )
+        axes = "log10 n", "log10 of the certificate"
+        title = "Certificates on L(g_n), Proposition 1"
+        return Plot("certificates", title, *axes, (*curves, known), "linear", "linear")
 
     def ratio_plot(self) -> Plot:
         """The ratio of sufficient sample sizes against epsilon for one task of each body."""
@@ -173,15 +157,9 @@ class CertificateStudy:
             label = f"{task}, min(d_s, d_a) = {min(TASKS[task])}"
             grown = (ratios - ratios[-1]) / TEN
             curves.append(Curve(label, powers.tolist(), grown.tolist(), color=color))
-        return Plot(
-            "sample-ratio",
-            "Sufficient n, joint over factored, Proposition 2",
-            "log10 epsilon",
-            "log10 of the ratio over that at epsilon = 1",
-            tuple(curves),
-            x_scale="linear",
-            y_scale="linear",
-        )
+        axes = "log10 epsilon", "log10 of the ratio over that at epsilon = 1"
+        title = "Sufficient n, joint over factored, Proposition 2"
+        return Plot("sample-ratio", title, *axes, tuple(curves), "linear", "linear")
 
 
 def limit_slope(problem: Problem, delta: float) -> float:

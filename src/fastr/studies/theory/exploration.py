@@ -32,35 +32,39 @@ from fastr.studies.theory.page import (
 
 STATEMENT = (
     "Claim (App. Conditional Implication for LSVI-UCB): with a feature that makes Bellman backups "
-    "linear up to eta (Definition approximate Bellman linearity), the regret of LSVI-UCB is of "
-    "order sqrt(T) plus T times eta, Eq. (misspecified-regret); and a factored feature reaches a "
-    "small eta with fewer transitions.",
-    "Measured: a chain of three regions, each opened by turning a dial near its own key; the "
-    "reward is at the far end. It is exactly CP with d = 9 on 15 states and 48 actions. Every seed "
-    "has its own chain, so that intervals are over MDPs and data together. Features of the same d "
-    "are learned by the L2 objective from n transitions with uniform (s,a), and frozen. "
-    "eta is computed by linear programs: max over (s,a), the best w, the worst V among those of "
-    "LSVI-UCB's own dynamic program in four episodes (or, against n, of the optimal one). The norm "
-    "of w is not bounded. Regret is exact: each episode's policy is evaluated by backward "
-    "induction.",
-    "The bound on regret is an upper bound, for every MDP: an exponent above one half by more than "
-    "logarithms explain speaks against it, on any of them, and a smaller one never does. Near a "
-    "key the loss is quadratic in the angle, so that the gaps between neighbouring actions are "
-    "small. The bonus is a constant, far below the one of the proof.",
+    "linear up to eta, the regret of LSVI-UCB is of order sqrt(T) plus T times eta, "
+    "Eq. (misspecified-regret); and a factored feature reaches a small eta with fewer transitions.",
+    "Measured on a chain of three regions, each opened by turning a dial near its own key, with "
+    "the reward at the far end: exactly CP with d = 9, a different chain for every seed. Features "
+    "of the same d are learned by the L2 objective from n transitions, and frozen. eta is computed "
+    "by linear programs: max over (s,a), the best w of any norm, the worst V of LSVI-UCB's own "
+    "dynamic program in four episodes (or, against n, of the optimal one). Regret is exact.",
+    "The bound holds for every MDP: an exponent above one half by more than logarithms explain "
+    "contradicts it, a smaller one never does. The bonus is a constant, far below the proof's.",
 )
 STEEPEST = 0.6
 """The largest fitted exponent of the regret that counts as a square root, up to logarithms."""
-SQUARE_ROOT = Claim(
-    "With the true feature regret grows at most like the square root of the episodes (fitted "
-    "exponent at most {steepest} on every MDP).",
-    "exponent {mean:.2f} from episode {first} on, from {least:.2f} to {most:.2f} by MDP; "
-    "eta = {eta:.1e}",
-    lambda found: found.most <= found.steepest,
-)
-SMALLER_ETA = Claim(
-    "At the same n the factored feature has the smaller eta.",
-    "{apart}; eta of the joint over that of the factored feature from {least:.1f} to {most:.1f}",
-    lambda found: found.below,
+# slopes and ratio are the smallest and the largest exponent by MDP, and ratio of eta by n.
+CLAIMS = (
+    Claim(
+        "With the true feature regret grows at most like the square root of the episodes (fitted "
+        "exponent at most {steepest} on every MDP).",
+        "exponent {slope:.2f} from episode {first} on, from {slopes[0]:.2f} to {slopes[1]:.2f} by "
+        "MDP; eta = {eta:.1e}",
+        lambda found: found.slopes[1] <= found.steepest,
+    ),
+    Claim(
+        "At the same n the factored feature has the smaller eta.",
+        "{apart}; eta of the joint over that of the factored feature from {ratio[0]:.1f} to "
+        "{ratio[1]:.1f}",
+        lambda found: found.below,
+    ),
+    Claim(
+        "Late regret per episode is within the misspecification term, 2 H eta.",
+        "at most {largest:.2f} of it; 2 H eta is {terms}, while no episode can lose more than "
+        "{horizon}",
+        lambda found: found.largest <= 1.0,
+    ),
 )
 LESS_REGRET = Claim(
     "Learned from the same n = {n:,} transitions, the factored feature explores with less regret "
@@ -69,24 +73,18 @@ LESS_REGRET = Claim(
     "factored {factored:.0f}, joint {joint:.0f}",
     lambda found: None if found.ratio.low is None else found.ratio.low > 1.0,
 )
-MISSPECIFICATION = Claim(
-    "Late regret per episode is within the misspecification term, 2 H eta.",
-    "at most {largest:.2f} of it; 2 H eta is {terms}, while no episode can lose more than "
-    "{horizon}",
-    lambda found: found.largest <= 1.0,
-)
 EXPLORE = Explore()
 LEARNED = ("factored", "joint")
 COLORS = {"true": 0, "factored": 1, "joint": 2}
 
 
 class Regret(NamedTuple):
-    """Regret with one feature, on one seed's MDP or by seed."""
+    """Regret with one feature."""
 
-    curve: Float[np.ndarray, "*seed episode"]
+    curve: Float[np.ndarray, "seed episode"]
     """Cumulative regret."""
-    eta: Float[np.ndarray, "*seed"]
-    """For the values that LSVI-UCB met."""
+    eta: Float[np.ndarray, " seed"]
+    """For the values of LSVI-UCB's dynamic program."""
 
 
 def name(kind: str, n: int) -> str:
@@ -95,7 +93,7 @@ def name(kind: str, n: int) -> str:
 
 
 @dataclass(frozen=True)
-class ExplorationStudy:
+class Study:
     """Sizes of the study."""
 
     seeds: tuple[int, ...]
@@ -111,19 +109,16 @@ class ExplorationStudy:
 
     def run(self, progress: Progress) -> Section:
         """eta against n and regret, on every seed's own MDP."""
-        etas_by_seed, regrets_by_seed = [], []
+        etas, regrets = [], []
         for i, seed in enumerate(self.seeds):
             generator = np.random.default_rng(seed)
             model = lock(generator)
-            etas_by_seed.append(self.etas(model, generator))
-            regrets_by_seed.append(self.regrets(model, generator))
+            etas.append(self.etas(model, generator))
+            regrets.append(self.regrets(model, generator))
             progress((i + 1) / len(self.seeds))
-        etas = {kind: np.stack([row[kind] for row in etas_by_seed]) for kind in LEARNED}
-        found = {
-            group: Regret(*(np.stack(part) for part in zip(*parts, strict=True)))
-            for group in regrets_by_seed[0]
-            if (parts := [row[group] for row in regrets_by_seed])
-        }
+        etas = dict(zip(LEARNED, np.stack(etas, axis=1), strict=True))
+        curves, errors = (np.stack(part, axis=1) for part in zip(*regrets, strict=True))
+        found = dict(zip(self.features, map(Regret, curves, errors), strict=True))
         return Section(
             "exploration",
             "LSVI-UCB with true and learned features",
@@ -133,6 +128,11 @@ class ExplorationStudy:
             (self.regret_plot(found), self.eta_plot(etas)),
         )
 
+    @property
+    def features(self) -> list[str]:
+        """Names of the features whose regret is measured."""
+        return ["true", *(name(kind, n) for n in self.samples for kind in LEARNED)]
+
     def learned(self, model: CPMDP, n: int, generator: Generator) -> dict[str, Feature]:
         """Both classes' features, learned from the same n transitions."""
         shares = draw(model.mdp.density, n, generator)
@@ -140,32 +140,28 @@ class ExplorationStudy:
         fits = (factored_fit(shares, size, generator), joint_fit(shares, size))
         return {kind: unit_features(fit.feature) for kind, fit in zip(LEARNED, fits, strict=True)}
 
-    def etas(self, model: CPMDP, generator: Generator) -> dict[str, Float[np.ndarray, " n"]]:
+    def etas(self, model: CPMDP, generator: Generator) -> Float[np.ndarray, "2 n"]:
         """eta for the optimal values, by class and n."""
         values = optimal_values(model.mdp, self.config.horizon)
         pairs = [self.learned(model, int(10.0**power), generator) for power in self.powers]
-        return {
-            kind: np.array([misspecification(model.mdp, pair[kind], values) for pair in pairs])
-            for kind in LEARNED
-        }
-
-    def regrets(self, model: CPMDP, generator: Generator) -> dict[str, Regret]:
-        """LSVI-UCB with every feature, all runs in parallel, as means over the repeats."""
-        features = {"true": [unit_features(model.feature)] * self.repeats}
-        for n in self.samples:
-            pairs = [self.learned(model, n, generator) for _ in range(self.repeats)]
-            features |= {name(kind, n): [pair[kind] for pair in pairs] for kind in LEARNED}
-        flat = np.stack([feature for group in features.values() for feature in group])
-        outcome = explore(model.mdp, flat, self.config, generator)
-        etas = np.array(
+        return np.array(
             [
-                misspecification(model.mdp, feature, values)
-                for feature, values in zip(flat, outcome.values, strict=True)
+                [misspecification(model.mdp, pair[kind], values) for pair in pairs]
+                for kind in LEARNED
             ]
         )
-        shape = (len(features), self.repeats)
-        regret = outcome.regret.reshape(*shape, -1).mean(1)
-        return dict(zip(features, map(Regret, regret, etas.reshape(shape).mean(1)), strict=True))
+
+    def regrets(self, model: CPMDP, generator: Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Regret and eta of every feature, all runs in parallel, as means over the repeats."""
+        features = [unit_features(model.feature)] * self.repeats
+        for n in self.samples:
+            pairs = [self.learned(model, n, generator) for _ in range(self.repeats)]
+            features += [pair[kind] for kind in LEARNED for pair in pairs]
+        outcome = explore(model.mdp, np.stack(features), self.config, generator)
+        pairs = zip(features, outcome.values, strict=True)
+        etas = np.array([misspecification(model.mdp, *pair) for pair in pairs])
+        regret = outcome.regret.reshape(-1, self.repeats, self.config.episodes)
+        return regret.mean(1), etas.reshape(-1, self.repeats).mean(1)
 
     def slopes(self, found: Regret) -> Float[np.ndarray, " seed"]:
         """Each seed's exponent of regret in the number of episodes."""
@@ -185,39 +181,29 @@ class ExplorationStudy:
         of_factored, of_joint = (log_interval(etas[kind]) for kind in LEARNED)
         below, ratio = of_factored.below(of_joint), of_joint.mean / of_factored.mean
         term = {g: 2 * self.config.horizon * found[g].eta for g in found if g != "true"}
-        return (
-            *judge(
-                [SQUARE_ROOT],
-                mean=interval(slopes),
-                least=slopes.min(),
-                most=slopes.max(),
-                steepest=STEEPEST,
-                first=self.first,
-                eta=found["true"].eta.max(),
-            ),
-            *judge(
-                [SMALLER_ETA],
-                below=below,
-                apart=how_often(below),
-                least=ratio.min(),
-                most=ratio.max(),
-            ),
-            *(verdict for n in self.samples for verdict in self.less_regret(n, found)),
-            *judge(
-                [MISSPECIFICATION],
-                largest=max((self.late(found[group]) / term[group]).max() for group in term),
-                terms=", ".join(f"{term[group].mean():.1f} ({group})" for group in term),
-                horizon=self.config.horizon,
-            ),
+        *first, last = judge(
+            CLAIMS,
+            steepest=STEEPEST,
+            first=self.first,
+            slope=interval(slopes),
+            slopes=(slopes.min(), slopes.max()),
+            eta=found["true"].eta.max(),
+            below=below,
+            apart=how_often(below),
+            ratio=(ratio.min(), ratio.max()),
+            largest=max((self.late(found[group]) / term[group]).max() for group in term),
+            terms=", ".join(f"{term[group].mean():.1f} ({group})" for group in term),
+            horizon=self.config.horizon,
         )
+        return (*first, *(self.less_regret(n, found) for n in self.samples), last)
 
-    def less_regret(self, n: int, found: dict[str, Regret]) -> tuple[Verdict, ...]:
+    def less_regret(self, n: int, found: dict[str, Regret]) -> Verdict:
         """Whether the factored feature explores with less regret on the same data."""
         groups = {"true": "true"} | {kind: name(kind, n) for kind in LEARNED}
         totals = {kind: found[group].curve[:, -1] for kind, group in groups.items()}
         ratio = log_interval(totals["joint"] / totals["factored"])
         means = {kind: interval(total) for kind, total in totals.items()}
-        return judge([LESS_REGRET], n=n, ratio=ratio, episodes=self.config.episodes, **means)
+        return judge([LESS_REGRET], n=n, ratio=ratio, episodes=self.config.episodes, **means)[0]
 
     def regret_table(self, found: dict[str, Regret]) -> Grid:
         """Regret, its exponent and eta by feature."""

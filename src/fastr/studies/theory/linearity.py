@@ -1,7 +1,7 @@
 """Q is linear in the feature: Eq. (Q-linear), its norm bound, and the residual off CP."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -9,16 +9,7 @@ from numpy.random import Generator
 
 from fastr.studies.theory.intervals import exponents, interval, log_interval
 from fastr.studies.theory.mdp import CPMDP, Feature, FiniteMDP, Policy, mixture, random_policy
-from fastr.studies.theory.page import (
-    Claim,
-    Curve,
-    Grid,
-    Plot,
-    Progress,
-    Section,
-    banded,
-    judge,
-)
+from fastr.studies.theory.page import Claim, Curve, Grid, Plot, Progress, Section, banded, judge
 from fastr.studies.theory.waves import waves
 
 STATEMENT = (
@@ -26,12 +17,10 @@ STATEMENT = (
     "are CP products, P = psi^T m and r = psi^T theta_r, the Q-function of every policy is "
     "psi^T w with w = theta_r + gamma times the integral of m V, and |w| is at most "
     "|theta_r| + gamma B_m1 R_max / (1 - gamma).",
-    "Measured: Q by solving the Bellman equation, in float64, for random policies on random "
-    "mixtures (the state chooses a mode, the action gates its outcomes) and on the grid of a "
-    "continuous family of cosines. Then a dial adds products that no CP kernel of the same d "
-    "holds. epsilon_CP is known exactly there, and with g the best CP product "
-    "Q - psi^T w = gamma times the integral of (P - g) V, so that the rms residual is at most "
-    "gamma epsilon_CP times the standard deviation of V.",
+    "Measured: Q by solving the Bellman equation for random policies, on random mixtures (the "
+    "state chooses a mode, the action gates its outcomes) and on the grid of a continuous family "
+    "of cosines. Then a dial adds products that no CP kernel of the same d contains, by a known "
+    "epsilon_CP: the rms residual is at most gamma epsilon_CP times the standard deviation of V.",
 )
 CLAIMS = (
     Claim(
@@ -57,41 +46,32 @@ CLAIMS = (
 )
 
 
-class Linearity(NamedTuple):
-    """Eq. (Q-linear) checked on one policy."""
-
-    residual: float
-    """max over (s,a) of |Q - psi^T w| with w of the appendix's formula."""
-    norm: float
-    """|w|"""
-    bound: float
-    """|theta_r| + gamma B_m1 R_max / (1 - gamma)"""
-
-
 def value_weight(model: CPMDP, policy: Policy) -> Float[np.ndarray, " feature"]:
     """w^pi = theta_r + gamma times the integral of m V^pi, Eq. (Q-linear)."""
     return model.reward_weight + model.discount * model.next_factor.T @ model.mdp.value(policy)
 
 
 def norm_bound(model: CPMDP) -> float:
-    """The bound on |w^pi| of App. Derivation of the Q-linearity."""
+    """|w^pi| <= |theta_r| + gamma B_m1 R_max / (1 - gamma) (App. Derivation of the Q-linearity)."""
     mass = np.linalg.norm(model.next_factor, axis=1).sum()
     largest = np.abs(model.mdp.reward).max()
     past = model.discount * mass * largest / (1.0 - model.discount)
     return float(np.linalg.norm(model.reward_weight) + past)
 
 
-def linearity(model: CPMDP, policy: Policy) -> Linearity:
-    """Check Eq. (Q-linear) on one policy."""
+def linearity(model: CPMDP, policy: Policy) -> tuple[float, float]:
+    """Eq. (Q-linear) on one policy: max |Q - psi^T w| over (s,a), and |w| over its bound."""
     weight = value_weight(model, policy)
     error = np.abs(model.mdp.q_function(policy) - model.feature @ weight).max()
-    return Linearity(float(error), float(np.linalg.norm(weight)), norm_bound(model))
+    return float(error), float(np.linalg.norm(weight)) / norm_bound(model)
 
 
-def random_checks(model: CPMDP, policies: int, generator: Generator) -> list[Linearity]:
-    """`linearity` for random policies."""
-    states, actions = model.mdp.reward.shape
-    return [linearity(model, random_policy(states, actions, generator)) for _ in range(policies)]
+def random_checks(
+    model: CPMDP, policies: int, generator: Generator
+) -> Float[np.ndarray, "policy 2"]:
+    """`linearity` of random policies."""
+    sizes = model.mdp.reward.shape
+    return np.array([linearity(model, random_policy(*sizes, generator)) for _ in range(policies)])
 
 
 def off_span(
@@ -119,7 +99,7 @@ def policy_residual(
 
 
 @dataclass(frozen=True)
-class LinearityStudy:
+class Study:
     """Sizes of the study."""
 
     seeds: tuple[int, ...]
@@ -131,17 +111,19 @@ class LinearityStudy:
 
     def run(self, progress: Progress) -> Section:
         """On CP, then off it."""
-        on_cp = {"mixture": self.on_mixtures(), "cosines": self.on_waves()}
+        families = {"mixture": self.mixture, "cosines": self.cosines}
+        on_cp = {name: self.on_cp(family) for name, family in families.items()}
         progress(0.3)
         residual, allowed = np.moveaxis(np.array([self.off_cp(seed) for seed in self.seeds]), -1, 0)
         errors = np.sqrt([waves(1, 1, dial=dial).cp_error for dial in self.dials])
         progress(1.0)
-        checks = [check for group in on_cp.values() for check in group]
+        checks = np.concatenate(list(on_cp.values()))
+        worst, tightest = checks.max(0)
         verdicts = judge(
             CLAIMS,
             policies=len(checks),
-            residual=worst(checks),
-            norm=tightest(checks),
+            residual=worst,
+            norm=tightest,
             off_cp=(residual / allowed).max(),
             slope=interval(exponents(errors, residual)),
         )
@@ -152,26 +134,29 @@ class LinearityStudy:
         )
         title = "Q off the span of psi, worst of 20 policies"
         plot = Plot("linearity", title, "epsilon_CP", "rms over (s, a)", curves)
+        rows = tuple(
+            (name, str(len(found)), f"{found.max(0)[0]:.1e}", f"{found.max(0)[1]:.3f}")
+            for name, found in on_cp.items()
+        )
+        columns = ("family", "policies", "largest |Q - psi^T w|", "largest |w| / bound")
+        grid = Grid("Exact CP-MDPs", columns, rows)
         title = "Q is linear in the feature"
-        return Section("linearity", title, STATEMENT, verdicts, (table(on_cp),), (plot,))
+        return Section("linearity", title, STATEMENT, verdicts, (grid,), (plot,))
 
-    def on_mixtures(self) -> list[Linearity]:
-        """Random policies on one random mixture per seed."""
-        checks = []
-        for seed in self.seeds:
-            generator = np.random.default_rng(seed)
-            model = mixture(self.states, self.actions, generator)
-            checks += random_checks(model, self.policies, generator)
-        return checks
+    def mixture(self, generator: Generator) -> CPMDP:
+        """A random mixture."""
+        return mixture(self.states, self.actions, generator)
 
-    def on_waves(self) -> list[Linearity]:
-        """Random policies and rewards on the cosines' grid."""
-        checks = []
-        for seed in self.seeds:
-            generator = np.random.default_rng(seed)
-            model = waves(1, 1).cp_model(self.points, generator.normal(size=4), 0.9)
-            checks += random_checks(model, self.policies, generator)
-        return checks
+    def cosines(self, generator: Generator) -> CPMDP:
+        """Cosines on a grid, with a random reward."""
+        return waves(1, 1).cp_model(self.points, generator.normal(size=4), 0.9)
+
+    def on_cp(self, family: Callable[[Generator], CPMDP]) -> Float[np.ndarray, "policy 2"]:
+        """Random policies on one random MDP of a family per seed."""
+        generators = [np.random.default_rng(seed) for seed in self.seeds]
+        return np.concatenate(
+            [random_checks(family(each), self.policies, each) for each in generators]
+        )
 
     def off_cp(self, seed: int) -> list[tuple[float, float]]:
         """For each dial the residual and its bound at the policy where they are closest."""
@@ -185,23 +170,3 @@ class LinearityStudy:
             pairs = [policy_residual(mdp, psi, policy, truth.cp_error) for policy in policies]
             rows.append(max(pairs, key=lambda pair: pair[0] / pair[1]))
         return rows
-
-
-def worst(checks: list[Linearity]) -> float:
-    """The largest residual."""
-    return max(check.residual for check in checks)
-
-
-def tightest(checks: list[Linearity]) -> float:
-    """The largest norm as a share of its bound."""
-    return max(check.norm / check.bound for check in checks)
-
-
-def table(on_cp: dict[str, list[Linearity]]) -> Grid:
-    """The worst of all policies by family."""
-    rows = tuple(
-        (name, str(len(checks)), f"{worst(checks):.1e}", f"{tightest(checks):.3f}")
-        for name, checks in on_cp.items()
-    )
-    columns = ("family", "policies", "largest |Q - psi^T w|", "largest |w| / bound")
-    return Grid("Exact CP-MDPs", columns, rows)

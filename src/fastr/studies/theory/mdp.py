@@ -113,12 +113,7 @@ def mixture(
 
 
 def energy(
-    states: int,
-    actions: int,
-    generator: Generator,
-    *,
-    features: int = 6,
-    scale: float = 1.5,
+    states: int, actions: int, generator: Generator, *, features: int = 6, scale: float = 1.5
 ) -> EnergyMDP:
     """Gaussian factors; `scale` is the standard deviation of the log ratio psi^T m.
 

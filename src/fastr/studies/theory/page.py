@@ -1,17 +1,32 @@
-"""What a study reports: claims with verdicts, tables and plots."""
+"""What a study reports: claims with verdicts, tables and plots, as data and on one page."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
 
+from fastr.report import plots
+from fastr.report.page import Page, write_page
+from fastr.report.page import Section as Part
+from fastr.report.table import Cell, Table
 from fastr.studies.theory.intervals import Interval
 
 Progress = Callable[[float], None]
 """Takes the share of the work that is done, from 0 to 1."""
 Look = Literal["line", "dashed", "dotted"]
+DASHES = {"line": "-", "dashed": "--", "dotted": ":"}
+VERDICTS = {
+    True: Cell("holds", tone="good"),
+    False: Cell("does not hold", tone="bad"),
+    None: Cell("no verdict"),
+}
+LEAD = (
+    "Each section states a claim of the paper, what was measured, and whether the measurement "
+    "agrees. A claim that does not hold is marked so."
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +40,7 @@ class Curve:
     high: Sequence[float] = ()
     look: Look = "line"
     color: int = 0
-    """Curves with the same number have the same color."""
+    """Place in the palette."""
 
 
 def banded(
@@ -48,6 +63,15 @@ class Plot:
     x_scale: Literal["linear", "log"] = "log"
     y_scale: Literal["linear", "log"] = "log"
 
+    def figure(self) -> plots.Figure:
+        """The plot for the page."""
+        axes = plots.Axes(self.x_label, self.y_label, self.x_scale, self.y_scale)
+        lines = [
+            plots.Curve(one.label, one.x, one.y, one.low, one.high, one.color, DASHES[one.look])
+            for one in self.curves
+        ]
+        return plots.curves(self.name, self.title, lines, axes)
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -69,6 +93,36 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Section:
+    """One study's part of the page, and of theory.json."""
+
+    name: str
+    title: str
+    statement: tuple[str, ...]
+    """Paragraphs: what is claimed, where the paper claims it, how it was measured."""
+    verdicts: tuple[Verdict, ...]
+    grids: tuple[Grid, ...] = ()
+    plots: tuple[Plot, ...] = ()
+
+    def part(self) -> Part:
+        """The section for the page: plots, then verdicts and tables."""
+        rows = [(one.claim, one.measured, VERDICTS[one.holds]) for one in self.verdicts]
+        claims = Table(f"{self.name}-claims", "Claims", ("claim", "measured", "verdict"), rows)
+        tables = [
+            Table(f"{self.name}-{place}", grid.title, grid.columns, grid.rows)
+            for place, grid in enumerate(self.grids, start=1)
+        ]
+        figures = [plot.figure() for plot in self.plots]
+        return Part(f"claim-{self.name}", self.title, self.statement, figures, [claims, *tables])
+
+
+def write_sections(sections: Sequence[Section], command: str, path: Path) -> None:
+    """Write the page of these sections, made by this command."""
+    parts = [section.part() for section in sections]
+    write_page(Page("The theory, run", LEAD, parts, command), path)
+
+
+@dataclass(frozen=True)
 class Claim:
     """A claim to be judged by a study's results, which are named in braces in both texts."""
 
@@ -82,14 +136,9 @@ def judge(claims: Iterable[Claim], **results: Any) -> tuple[Verdict, ...]:
     """The verdicts of these results on these claims."""
     verdicts = []
     for claim in claims:
+        texts = (text.format_map(results) for text in (claim.text, claim.measured))
         agrees = claim.holds(SimpleNamespace(**results))
-        verdicts.append(
-            Verdict(
-                claim.text.format_map(results),
-                claim.measured.format_map(results),
-                None if agrees is None else bool(np.all(agrees)),
-            )
-        )
+        verdicts.append(Verdict(*texts, None if agrees is None else bool(np.all(agrees))))
     return tuple(verdicts)
 
 
@@ -98,16 +147,3 @@ def how_often(apart: np.ndarray | None) -> str:
     if apart is None:
         return "one seed has no interval"
     return f"intervals apart at {apart.sum()} of {len(apart)} sizes"
-
-
-@dataclass(frozen=True)
-class Section:
-    """One study's part of the page."""
-
-    name: str
-    title: str
-    statement: tuple[str, ...]
-    """Paragraphs: what is claimed, where the paper claims it, how it was measured."""
-    verdicts: tuple[Verdict, ...]
-    grids: tuple[Grid, ...] = ()
-    plots: tuple[Plot, ...] = ()

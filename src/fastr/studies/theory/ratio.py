@@ -1,13 +1,6 @@
 """Density or log ratio: what is linear in psi, or in its random Fourier features.
 
-The theory takes the density as a CP product: P = psi^T m, and then every Bellman backup is linear
-in psi, Eq. (Q-linear). The ranking loss of Eq. (nce) fits the log ratio as one instead:
-P(s'|s,a) = q(s') exp(psi^T m) / Z(s,a). The two are connected by
-
-    exp(psi^T m) = exp(|psi|^2 / 2) E_w[cos(w^T psi - w^T m)] exp(|m|^2 / 2),   w ~ N(0, I),
-
-so that P is linear, in the limit of many w, in exp(|psi|^2 / 2) / Z(s,a) times the sines and
-cosines of w^T psi(s,a).
+exp(psi^T m) = exp(|psi|^2 / 2) E_w[cos(w^T psi - w^T m)] exp(|m|^2 / 2),   w ~ N(0, I)
 """
 
 from dataclasses import dataclass
@@ -23,23 +16,21 @@ from fastr.studies.theory.mdp import CPMDP, EnergyMDP, Feature, Table, energy, m
 from fastr.studies.theory.page import Claim, Grid, Plot, Progress, Section, banded, judge
 
 STATEMENT = (
-    "The paper states that the density is a CP product, Eq. (cp), which makes psi a linear-MDP "
-    "feature, and that the ranking loss of Eq. (nce) fits the log ratio as one. It does not state "
-    "that these are different assumptions, neither of which implies the other. If "
-    "log P(s'|s,a)/q(s') = psi^T m - log Z(s,a), the density is q exp(psi^T m) / Z, which is not "
-    "linear in psi.",
-    "The Fourier critic connects them. exp(psi^T m) = exp(|psi|^2/2) exp(|m|^2/2) "
-    "exp(-|psi - m|^2/2), and the last factor is a Gaussian kernel: the mean over w ~ N(0, I) of "
-    "cos(w^T psi - w^T m). So E[V(s')|s,a] is, in the limit of many frequencies, linear in "
+    "The paper assumes that the density is a CP product, Eq. (cp), which makes psi a linear-MDP "
+    "feature, and trains psi by the ranking loss of Eq. (nce), which fits the log ratio as one. "
+    "Neither assumption implies the other. If log P(s'|s,a)/q(s') = psi^T m - log Z(s,a), the "
+    "density is q exp(psi^T m) / Z, which is not linear in psi.",
+    "The Fourier critic connects them: exp(psi^T m) is exp(|psi|^2/2) exp(|m|^2/2) times a "
+    "Gaussian kernel, so that E[V(s')|s,a] is, in the limit of many frequencies w, linear in "
     "exp(|psi|^2/2) / Z(s,a) times the sines and cosines of w^T psi. A critic on plain sines and "
     "cosines lacks the factor in front; since Z depends on (s,a) through psi alone, enough of them "
-    "still approximate the product, because they are dense among the functions of psi.",
+    "still approximate the product.",
     "Measured: psi of d coordinates learned at n = infinity by the L2 objective (density) and by "
     "the ranking loss (log ratio), on exact CP-MDPs and on energy-based MDPs whose log ratio is "
     "exactly CP. The residual is the share of E[V(s')|s,a] over random V that no linear function "
     "of the features explains: 0 is a linear-MDP feature, 1 is useless. `best d` is the smallest "
-    "residual that any d features can have (singular values), `random` is as many random numbers "
-    "per (s,a) as there are Fourier features.",
+    "residual of any d features (singular values), `random` is as many random numbers per (s,a) "
+    "as there are Fourier features.",
 )
 LABELS = {
     "l2": "psi of the L2 objective",
@@ -58,28 +49,23 @@ CP, ENERGY = "exact CP", "energy-based"
 Residuals = dict[str, Float[np.ndarray, "seed count"]]
 
 
-def small(residual: Interval) -> bool:
-    """Whether a feature with this residual is a linear-MDP feature."""
-    return bool(residual.mean < 0.01)
-
-
 # cp and energy are the residuals of the largest number of features by name, middle those of energy
 # at the middle number.
 CLAIMS = (
     Claim(
         "Where the density is CP, psi of the L2 objective is a linear-MDP feature.",
         "residual {cp[l2]:.3f}",
-        lambda found: small(found.cp["l2"]),
+        lambda found: found.cp["l2"].mean < 0.01,
     ),
     Claim(
         "Where the density is CP, psi of the ranking loss is a linear-MDP feature.",
         "residual {cp[ranking]:.3f}",
-        lambda found: small(found.cp["ranking"]),
+        lambda found: found.cp["ranking"].mean < 0.01,
     ),
     Claim(
         "Where the log ratio is CP, psi of the ranking loss is a linear-MDP feature.",
         "residual {energy[ranking]:.3f}; psi of the L2 objective: {energy[l2]:.3f}",
-        lambda found: small(found.energy["ranking"]),
+        lambda found: found.energy["ranking"].mean < 0.01,
     ),
     Claim(
         "Fourier features of the ranking psi close the gap in both families "
@@ -164,7 +150,7 @@ def best_residual(kernel: Table, features: int) -> float:
 
 
 @dataclass(frozen=True)
-class RatioStudy:
+class Study:
     """Sizes of the study."""
 
     seeds: tuple[int, ...]
@@ -181,13 +167,14 @@ class RatioStudy:
             models = [family(self.states, self.actions, generator) for generator in generators]
             found[name] = self.residuals(models, generators)
             progress((i + 1) / 2)
-        middle = len(self.counts) // 2
-        cp, energies, half = (
-            {name: interval(values[:, place]) for name, values in found[family].items()}
-            for family, place in ((CP, -1), (ENERGY, -1), (ENERGY, middle))
+        half = len(self.counts) // 2
+        verdicts = judge(
+            CLAIMS,
+            cp=means(found[CP], -1),
+            energy=means(found[ENERGY], -1),
+            middle=means(found[ENERGY], half),
+            counts=(self.counts[half], self.counts[-1]),
         )
-        counts = self.counts[middle], self.counts[-1]
-        verdicts = judge(CLAIMS, cp=cp, energy=energies, middle=half, counts=counts)
         plots = tuple(self.plot(name, found[name]) for name in found)
         title = "Density or log ratio?"
         return Section("ratio", title, STATEMENT, verdicts, (self.table(found),), plots)
@@ -197,15 +184,14 @@ class RatioStudy:
     ) -> Residuals:
         """Every feature's residual by seed and count; those without a count repeat."""
         shares = np.stack([population(model.mdp.density) for model in models])
-        features = models[0].feature.shape[-1]
-        n = np.full(len(models), np.inf)
-        ranked = ranking_fits("factored", shares, n, features, generators, self.descent)
+        size, n = models[0].feature.shape[-1], np.full(len(models), np.inf)
+        ranked = ranking_fits("factored", shares, n, size, generators, self.descent)
         rows = []
         for i, (model, generator) in enumerate(zip(models, generators, strict=True)):
-            spectral = factored_fit(shares[i], features, generator, sweeps=500)
+            spectral = factored_fit(shares[i], size, generator, sweeps=500).feature
             learned = (ranked.feature[i], ranked.target[i], ranked.base[i])
-            rows.append(self.of_model(model.mdp.kernel, spectral.feature, learned, generator))
-        return {name: np.stack([row[name] for row in rows]) for name in LABELS}
+            rows.append(self.of_model(model.mdp.kernel, spectral, learned, generator))
+        return {name: np.array([row[name] for row in rows]) for name in LABELS}
 
     def of_model(
         self,
@@ -213,24 +199,22 @@ class RatioStudy:
         spectral: Feature,
         ranked: tuple[np.ndarray, np.ndarray, np.ndarray],
         generator: Generator,
-    ) -> dict[str, np.ndarray]:
-        """Residuals on one MDP."""
+    ) -> dict[str, list[float]]:
+        """Residuals on one MDP, by count."""
         psi = ranked[0]
-        curves = {
+        best = best_residual(kernel, psi.shape[-1])
+        flat = {"l2": spectral, "ranking": psi}
+        grown = {
             "l2 fourier": lambda count: plain_fourier(spectral, count, generator),
             "ranking fourier": lambda count: plain_fourier(psi, count, generator),
             "ranking normalised": lambda count: normalised_fourier(*ranked, count, generator),
             "random": lambda count: generator.normal(size=(*psi.shape[:2], count)),
         }
-        flat = {
-            "l2": bellman_residual(kernel, spectral),
-            "ranking": bellman_residual(kernel, psi),
-            "best d": best_residual(kernel, psi.shape[-1]),
-        }
-        return {name: np.full(len(self.counts), value) for name, value in flat.items()} | {
-            name: np.array([bellman_residual(kernel, features(count)) for count in self.counts])
-            for name, features in curves.items()
-        }
+        found = {name: [bellman_residual(kernel, flat[name])] * len(self.counts) for name in flat}
+        found["best d"] = [best] * len(self.counts)
+        for name, features in grown.items():
+            found[name] = [bellman_residual(kernel, features(count)) for count in self.counts]
+        return found
 
     def table(self, found: dict[str, Residuals]) -> Grid:
         """Residuals at every other count."""
@@ -254,3 +238,8 @@ class RatioStudy:
         name, title = f"ratio-{family.split()[-1].lower()}", f"{family} MDPs"
         axes = "Fourier features", "Bellman-linearity residual"
         return Plot(name, title, *axes, tuple(curves))
+
+
+def means(residuals: Residuals, place: int) -> dict[str, Interval]:
+    """Every feature's residual at one count."""
+    return {name: interval(values[:, place]) for name, values in residuals.items()}

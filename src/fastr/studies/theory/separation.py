@@ -30,21 +30,16 @@ STATEMENT = (
     "Claim (Propositions 1 and 2; remark Non-realizable case): on an exact CP-MDP the factored "
     "class needs fewer samples than the joint class for the same L; off CP it stops improving at "
     "epsilon_CP^2, and for large n the joint class overtakes it.",
-    "Measured on tables: states and actions are the 27 points of a grid in three dimensions each "
-    "(the smallest D_max that Proposition 2 covers), the kernel is a sum of cosines with K = 3 "
-    "products, encoders are tables, the constant coordinate is given to both classes. L2 "
-    "objective, Eq. (empirical-risk): the joint minimiser is exact (singular values), the "
-    "factored one is the best of several alternating descents. Ranking loss, Eq. (nce): the whole "
-    "sample is one batch, so that every observed next state is a candidate; Adam. L is exact. "
-    "Intervals are 95 % over seeds. `log ratio CP` is an MDP whose log density is a sum of the "
-    "same cosines; there the score has one more coordinate, for the shares of next states.",
-    "Prediction for tables: L = (degrees of freedom) / n, with K (|S||A| + |S| - K) for the joint "
-    "and K (2|S| + |A| - 2) for the factored class, plus epsilon_CP^2 for the latter; so the "
-    "curves cross at n = (difference of the degrees of freedom) / epsilon_CP^2.",
+    "Measured on tables: 27 states and 27 actions, grids in three dimensions (the smallest D_max "
+    "that Proposition 2 covers); the kernel is a sum of cosines with K = 3 products. L2 objective, "
+    "Eq. (empirical-risk): the joint minimiser is exact, the factored one the best of several "
+    "alternating descents. Ranking loss, Eq. (nce): the whole sample is one batch. In `log ratio "
+    "CP` the log density is a sum of the same cosines. Prediction: L = (degrees of freedom) / n, "
+    "with K (|S||A| + |S| - K) for the joint and K (2|S| + |A| - 2) for the factored class, plus "
+    "epsilon_CP^2 for the latter, so that the curves cross at n = (difference) / epsilon_CP^2.",
     "Measured on continuous spaces: encoders constant on the cells of a grid whose resolution "
-    "held-out data choose. Such classes grow with n, and the dimension enters the exponent: "
-    "balancing bias k^-2 against k^D numbers to estimate gives L of order n^(-2/(2+D)), D = "
-    "max(d_s, d_a) or d_s + d_a. The certificates' n^(-1/D) is an upper bound of the same kind.",
+    "held-out data choose. Balancing bias k^-2 against k^D numbers to estimate gives L of order "
+    "n^(-2/(2+D)), D = max(d_s, d_a) or d_s + d_a. The certificates' n^(-1/D) is an upper bound.",
 )
 AHEAD = Claim(
     "On exact CP the factored class is ahead at small n (n <= 1e6, {objective}).",
@@ -102,7 +97,7 @@ DESCENT = Descent()
 
 
 @dataclass(frozen=True)
-class SeparationStudy:
+class Study:
     """Sizes of the study."""
 
     seeds: tuple[int, ...]

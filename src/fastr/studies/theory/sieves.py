@@ -8,7 +8,6 @@ n^(-2/(2+D)) with the D of App. Lipschitz Instantiation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -32,18 +31,11 @@ CLAIM = Claim(
 )
 
 
-class Sample(NamedTuple):
-    """Shares of training and of held-out transitions in the finest cells."""
-
-    train: Table
-    held_out: Table
-
-
-def sample(truth: Waves, n: int, cells: int, generator: Generator) -> Sample:
-    """n transitions, a fifth of them held out."""
+def sample(truth: Waves, n: int, cells: int, generator: Generator) -> tuple[Table, Table]:
+    """Shares of n transitions in the finest cells: four fifths to fit, one fifth held out."""
     means = truth.cell_means(cells)
     held_out = max(n // 5, 1)
-    return Sample(draw(means, n - held_out, generator), draw(means, held_out, generator))
+    return draw(means, n - held_out, generator), draw(means, held_out, generator)
 
 
 def merged(
@@ -58,7 +50,7 @@ def merged(
 
 
 def sieve_risk(
-    kind: Class, truth: Waves, data: Sample, finest: int, generator: Generator
+    kind: Class, truth: Waves, data: tuple[Table, Table], finest: int, generator: Generator
 ) -> tuple[float, int]:
     """L of the fit at the resolution with the smallest held-out loss, and that resolution."""
     dims = truth.state_waves.shape[1], truth.action_waves.shape[1]
