@@ -8,22 +8,25 @@ import numpy as np
 import pytest
 
 from fastr.envs import spec
-from fastr.studies.theory.certificates import (
+from fastr.studies.theory.bounds import (
     TASKS,
     Problem,
+    covering_number,
     deviation,
+    distances,
     entropy_terms,
+    factored_scores,
     log_certificate,
     log_rate_constant,
     log_ratio,
     log_scale,
     log_sufficient_n,
     of_task,
+    product_bound,
 )
-from fastr.studies.theory.covering import covering_number, distances, factored_scores, product_bound
 
-# Cubes of side 1/sqrt(3) in three dimensions have diameter 1.
-UNIT = Problem(3, 3, feature_dim=1, side=1 / math.sqrt(3))
+# The unit cube in three dimensions has diameter sqrt(3): L times the diameter is 1.
+UNIT = Problem(3, 3, feature_dim=1, lipschitz=1 / math.sqrt(3))
 
 
 def brute_force_cover(functions, radius):
@@ -41,11 +44,6 @@ def test_covering_number_is_that_of_all_subsets(seed):
     functions = generator.normal(size=(7, 3, 2))
     for radius in (0.1, 1.0, 2.0, 3.0, 10.0):
         assert covering_number(functions, radius) == brute_force_cover(functions, radius)
-
-
-def test_distances_by_hand():
-    functions = np.array([[[0.0, 0.0], [0.0, 0.0]], [[3.0, 4.0], [1.0, 0.0]]])
-    np.testing.assert_allclose(distances(functions), [[0.0, 5.0], [5.0, 0.0]])
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -68,13 +66,12 @@ def test_scores_are_the_products():
 
 def entropy(problem, kind, epsilon):
     """The bound on log N(G, epsilon)."""
-    terms = entropy_terms(problem, kind)
-    return sum(math.exp(term.log_scale) * epsilon**-term.dimension for term in terms)
+    return sum(math.exp(scale) * epsilon**-p for scale, p in entropy_terms(problem, kind))
 
 
 def test_entropies_by_hand():
-    # Factored: three terms of 3 over epsilon, cubed. Joint: L sqrt(2) and diameter sqrt(2), so 4
-    # over epsilon to the sixth, and 2 over epsilon, cubed.
+    # Factored: three terms of 3 over epsilon, cubed. Joint: sqrt(2) L and sqrt(2) times the
+    # diameter, so 4 over epsilon to the sixth, and 2 over epsilon, cubed.
     assert entropy(UNIT, "factored", 0.5) == pytest.approx(3 * 6**3)
     assert entropy(UNIT, "joint", 0.5) == pytest.approx(8**6 + 4**3)
 
@@ -116,34 +113,14 @@ def test_the_entropy_constant_covers_every_radius_of_the_lemma():
 
 @pytest.mark.parametrize("kind", ["factored", "joint"])
 @pytest.mark.parametrize(
-    "larger",
-    [
-        {"state_dim": 6},
-        {"action_dim": 6},
-        {"feature_dim": 9},
-        {"factor_norm": 1.5},
-        {"next_norm": 1.5},
-        {"lipschitz": 1.5},
-        {"side": 1.5},
-        {"entropy_constant": 1.5},
-    ],
+    "larger", ["state_dim", "action_dim", "feature_dim", "factor_norm", "next_norm", "lipschitz"]
 )
 def test_certificates_grow_with_the_problem(kind, larger):
     small = Problem(4, 3)
-    large = replace(small, **larger)
+    large = replace(small, **{larger: 3 * getattr(small, larger)})
     at = math.log(1e4)
     assert log_certificate(small, kind, at, 0.05) < log_certificate(large, kind, at, 0.05)
     assert log_sufficient_n(small, kind, 0.1, 0.05) < log_sufficient_n(large, kind, 0.1, 0.05)
-
-
-@pytest.mark.parametrize("kind", ["factored", "joint"])
-def test_certificates_fall_with_n_delta_and_epsilon(kind):
-    problem = Problem(4, 3)
-    by_n = [log_certificate(problem, kind, math.log(n), 0.05) for n in (1e2, 1e4, 1e8, 1e16)]
-    by_delta = [log_certificate(problem, kind, 5.0, delta) for delta in (0.001, 0.01, 0.1)]
-    by_epsilon = [log_sufficient_n(problem, kind, epsilon, 0.05) for epsilon in (0.01, 0.1, 0.5)]
-    for values in (by_n, by_delta, by_epsilon):
-        assert all(first > second for first, second in itertools.pairwise(values))
 
 
 def test_bias_raises_the_factored_certificate_only():
@@ -153,8 +130,6 @@ def test_bias_raises_the_factored_certificate_only():
     assert plain < biased[0] < biased[1]
     joint = log_certificate(problem, "joint", at, 0.05)
     assert log_certificate(problem, "joint", at, 0.05, 1e-2) == joint
-    assert log_sufficient_n(problem, "factored", 0.1, 0.05, 0.011) == math.inf
-    assert log_sufficient_n(problem, "factored", 0.2, 0.05, 0.011) < math.inf
 
 
 @pytest.mark.parametrize("kind", ["factored", "joint"])
@@ -169,19 +144,6 @@ def test_the_ratio_of_sample_sizes_has_the_slope_of_proposition_2(dims):
     low, high = 1e-9, 1e-8
     rise = log_ratio(problem, high, 0.05) - log_ratio(problem, low, 0.05)
     assert rise / math.log(high / low) == pytest.approx(-2 * min(dims), abs=1e-3)
-
-
-def test_below_three_dimensions_there_is_no_rate():
-    with pytest.raises(ValueError, match="D > 2"):
-        log_certificate(Problem(2, 2), "factored", 1.0, 0.05)
-
-
-def test_a_product_of_factors_can_need_the_stretched_lipschitz_constant():
-    """phi_s(s) = s and phi_a(a) = a near 1: the product's slope along (1, 1) is sqrt(2)."""
-    step = 1e-6
-    slope = (1.0 - (1.0 - step) ** 2) / (step * math.sqrt(2))
-    assert slope == pytest.approx(math.sqrt(2), rel=1e-5)
-    assert Problem(3, 3).joint_lipschitz == pytest.approx(slope, rel=1e-5)
 
 
 @pytest.mark.parametrize("task", TASKS)

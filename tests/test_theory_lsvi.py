@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fastr.studies.theory.families import lock
 from fastr.studies.theory.intervals import exponents
 from fastr.studies.theory.lsvi import (
     Explore,
@@ -14,7 +13,7 @@ from fastr.studies.theory.lsvi import (
     policy_value,
     unit_features,
 )
-from fastr.studies.theory.mdp import FiniteMDP
+from fastr.studies.theory.mdp import FiniteMDP, lock
 
 
 def small_lock():

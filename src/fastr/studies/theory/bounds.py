@@ -6,14 +6,13 @@ order of 10^60.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
 from scipy import optimize
 
-Class = Literal["factored", "joint"]
-KINDS: tuple[Class, ...] = get_args(Class)
+KINDS: tuple[str, str] = ("factored", "joint")
+"""The classes of scores that are compared."""
 Functions = Float[np.ndarray, "_ _ _"]
 """A finite class of vector-valued functions: members, points, coordinates."""
 TEN = math.log(10.0)
@@ -104,14 +103,14 @@ class Problem:
         """L of the joint encoder."""
         return self.joint_stretch * self.factor_norm * self.lipschitz
 
-    def dimension(self, kind: Class) -> int:
+    def dimension(self, kind: str) -> int:
         """D_max = max(d_s, d_a) or D_sum = d_s + d_a, the entropy's exponent."""
         if kind == "factored":
             return max(self.state_dim, self.action_dim)
         return self.state_dim + self.action_dim
 
 
-def entropy_terms(problem: Problem, kind: Class) -> list[tuple[float, int]]:
+def entropy_terms(problem: Problem, kind: str) -> list[tuple[float, int]]:
     """log A_i, p_i in log N(G, epsilon) <= sum_i A_i epsilon^-p_i (App. Lipschitz Instantiation).
 
     Theorem 1, or its two-term form for the joint class, with log N(F, epsilon / k) <=
@@ -141,7 +140,7 @@ def log_sum(logs: list[float]) -> float:
     return largest + math.log(sum(math.exp(value - largest) for value in logs))
 
 
-def log_scale(problem: Problem, kind: Class) -> float:
+def log_scale(problem: Problem, kind: str) -> float:
     """log A with log N(G, tau) <= A tau^-D for every tau up to B_g (Eq. (Gfac-lip-rate)).
 
     A smaller power p of 1/tau is at most B_g^(D-p) tau^-D there. The paper's A covers tau <= 1
@@ -163,7 +162,7 @@ def log_rademacher(log_scale: float, dimension: int, radius: float) -> float:
     return log_sum([math.log(4.0 * radius), integral + (1 - dimension / 2) * math.log(radius)])
 
 
-def log_rate_constant(problem: Problem, kind: Class) -> float:
+def log_rate_constant(problem: Problem, kind: str) -> float:
     """log of 8 K(G) + 4 K(H), the coefficient of n^(-1/D) in Eq. (finite-sample).
 
     H is the integrated quadratic class: its entropy is that of G at tau / (2 B_g)
@@ -184,7 +183,7 @@ def deviation(problem: Problem, delta: float) -> float:
 
 
 def log_certificate(
-    problem: Problem, kind: Class, log_n: float, delta: float, cp_error: float = 0.0
+    problem: Problem, kind: str, log_n: float, delta: float, cp_error: float = 0.0
 ) -> float:
     """log of Proposition 1's bound on L(g_n) for Lipschitz encoders, with both terms in n.
 
@@ -197,7 +196,7 @@ def log_certificate(
     return log_sum(parts)
 
 
-def log_sufficient_n(problem: Problem, kind: Class, epsilon: float, delta: float) -> float:
+def log_sufficient_n(problem: Problem, kind: str, epsilon: float, delta: float) -> float:
     """log of the smallest n whose certificate is at most epsilon^2 (Proposition 2).
 
     By bisection on the full certificate; each class gets delta / 2, as in the proof's union bound.

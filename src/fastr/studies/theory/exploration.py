@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
+from fastr.studies.theory.bounds import KINDS
 from fastr.studies.theory.fits import factored_fit, joint_fit
 from fastr.studies.theory.intervals import exponents, interval, log_interval
 from fastr.studies.theory.lsvi import (
@@ -74,7 +75,6 @@ LESS_REGRET = Claim(
     lambda found: None if found.ratio.low is None else found.ratio.low > 1.0,
 )
 EXPLORE = Explore()
-LEARNED = ("factored", "joint")
 COLORS = {"true": 0, "factored": 1, "joint": 2}
 
 
@@ -116,7 +116,7 @@ class Study:
             etas.append(self.etas(model, generator))
             regrets.append(self.regrets(model, generator))
             progress((i + 1) / len(self.seeds))
-        etas = dict(zip(LEARNED, np.stack(etas, axis=1), strict=True))
+        etas = dict(zip(KINDS, np.stack(etas, axis=1), strict=True))
         curves, errors = (np.stack(part, axis=1) for part in zip(*regrets, strict=True))
         found = dict(zip(self.features, map(Regret, curves, errors), strict=True))
         return Section(
@@ -131,24 +131,21 @@ class Study:
     @property
     def features(self) -> list[str]:
         """Names of the features whose regret is measured."""
-        return ["true", *(name(kind, n) for n in self.samples for kind in LEARNED)]
+        return ["true", *(name(kind, n) for n in self.samples for kind in KINDS)]
 
     def learned(self, model: CPMDP, n: int, generator: Generator) -> dict[str, Feature]:
         """Both classes' features, learned from the same n transitions."""
         shares = draw(model.mdp.density, n, generator)
         size = model.feature.shape[-1]
         fits = (factored_fit(shares, size, generator), joint_fit(shares, size))
-        return {kind: unit_features(fit.feature) for kind, fit in zip(LEARNED, fits, strict=True)}
+        return {kind: unit_features(fit.feature) for kind, fit in zip(KINDS, fits, strict=True)}
 
     def etas(self, model: CPMDP, generator: Generator) -> Float[np.ndarray, "2 n"]:
         """eta for the optimal values, by class and n."""
         values = optimal_values(model.mdp, self.config.horizon)
         pairs = [self.learned(model, int(10.0**power), generator) for power in self.powers]
         return np.array(
-            [
-                [misspecification(model.mdp, pair[kind], values) for pair in pairs]
-                for kind in LEARNED
-            ]
+            [[misspecification(model.mdp, pair[kind], values) for pair in pairs] for kind in KINDS]
         )
 
     def regrets(self, model: CPMDP, generator: Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -156,7 +153,7 @@ class Study:
         features = [unit_features(model.feature)] * self.repeats
         for n in self.samples:
             pairs = [self.learned(model, n, generator) for _ in range(self.repeats)]
-            features += [pair[kind] for kind in LEARNED for pair in pairs]
+            features += [pair[kind] for kind in KINDS for pair in pairs]
         outcome = explore(model.mdp, np.stack(features), self.config, generator)
         pairs = zip(features, outcome.values, strict=True)
         etas = np.array([misspecification(model.mdp, *pair) for pair in pairs])
@@ -178,7 +175,7 @@ class Study:
     ) -> tuple[Verdict, ...]:
         """At most a square root with the true feature, fewer transitions with the factored one."""
         slopes = self.slopes(found["true"])
-        of_factored, of_joint = (log_interval(etas[kind]) for kind in LEARNED)
+        of_factored, of_joint = (log_interval(etas[kind]) for kind in KINDS)
         below, ratio = of_factored.below(of_joint), of_joint.mean / of_factored.mean
         term = {g: 2 * self.config.horizon * found[g].eta for g in found if g != "true"}
         *first, last = judge(
@@ -199,7 +196,7 @@ class Study:
 
     def less_regret(self, n: int, found: dict[str, Regret]) -> Verdict:
         """Whether the factored feature explores with less regret on the same data."""
-        groups = {"true": "true"} | {kind: name(kind, n) for kind in LEARNED}
+        groups = {"true": "true"} | {kind: name(kind, n) for kind in KINDS}
         totals = {kind: found[group].curve[:, -1] for kind, group in groups.items()}
         ratio = log_interval(totals["joint"] / totals["factored"])
         means = {kind: interval(total) for kind, total in totals.items()}
@@ -223,7 +220,7 @@ class Study:
     def eta_table(self, etas: dict[str, np.ndarray]) -> Grid:
         """eta by n."""
         rows = tuple(
-            (kind, *(f"{log_interval(column):.3f}" for column in etas[kind].T)) for kind in LEARNED
+            (kind, *(f"{log_interval(column):.3f}" for column in etas[kind].T)) for kind in KINDS
         )
         columns = ("feature", *(f"n = 10^{power}" for power in self.powers))
         return Grid("eta for the optimal values", columns, rows)
@@ -246,6 +243,6 @@ class Study:
         """eta against n."""
         n = [10.0**power for power in self.powers]
         curves = tuple(
-            banded(kind, n, log_interval(etas[kind]), "line", COLORS[kind]) for kind in LEARNED
+            banded(kind, n, log_interval(etas[kind]), "line", COLORS[kind]) for kind in KINDS
         )
         return Plot("eta", "Bellman misspecification of learned features", "n", "eta", curves)

@@ -23,7 +23,6 @@ import optax
 from jaxtyping import Array, Float
 from numpy.random import Generator
 
-from fastr.studies.theory.bounds import Class
 from fastr.studies.theory.mdp import Feature, Table
 
 _RIDGE = 1e-9
@@ -226,7 +225,7 @@ class RankingFits(NamedTuple):
 
 
 def ranking_fits(
-    kind: Class,
+    kind: str,
     shares: Float[np.ndarray, "fit state action next"],
     n: Float[np.ndarray, " fit"],
     features: int,
@@ -251,7 +250,7 @@ def ranking_fits(
 
 
 def _start(
-    kind: Class, starts: int, sizes: tuple[int, ...], features: int, generator: Generator
+    kind: str, starts: int, sizes: tuple[int, ...], features: int, generator: Generator
 ) -> Tables:
     """Small random tables; in every second one the feature's first coordinate is one.
 

@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+Line = Float[np.ndarray, " point"]
+
 
 class Interval(NamedTuple):
     """A mean over seeds and its 95 % t-interval; one seed has none."""
@@ -47,18 +49,12 @@ def log_interval(values: Float[np.ndarray, "seed *point"]) -> Interval:
     return interval(np.log(values)).under(np.exp)
 
 
-def exponents(
-    x: Float[np.ndarray, " point"], y: Float[np.ndarray, "seed point"]
-) -> Float[np.ndarray, " seed"]:
+def exponents(x: Line, y: Float[np.ndarray, "seed point"]) -> Float[np.ndarray, " seed"]:
     """Each seed's slope of log y against log x, by least squares."""
     return np.polyfit(np.log(x), np.log(y).T, 1)[0]
 
 
-def crossing(
-    x: Float[np.ndarray, " point"],
-    first: Float[np.ndarray, " point"],
-    second: Float[np.ndarray, " point"],
-) -> float:
+def crossing(x: Line, first: Line, second: Line) -> float:
     """Where `second` falls below `first` for good, interpolated in logarithms; or infinity."""
     gap = np.log(second) - np.log(first)
     above = np.nonzero(gap > 0)[0]

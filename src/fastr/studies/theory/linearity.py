@@ -70,8 +70,9 @@ def random_checks(
     model: CPMDP, policies: int, generator: Generator
 ) -> Float[np.ndarray, "policy 2"]:
     """`linearity` of random policies."""
-    sizes = model.mdp.reward.shape
-    return np.array([linearity(model, random_policy(*sizes, generator)) for _ in range(policies)])
+    states, actions = model.mdp.reward.shape
+    chosen = (random_policy(states, actions, generator) for _ in range(policies))
+    return np.array([linearity(model, policy) for policy in chosen])
 
 
 def off_span(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from fastr.studies.theory.intervals import Interval
 
 Progress = Callable[[float], None]
 """Takes the share of the work that is done, from 0 to 1."""
-Look = Literal["line", "dashed", "dotted"]
 DASHES = {"line": "-", "dashed": "--", "dotted": ":"}
 VERDICTS = {
     True: Cell("holds", tone="good"),
@@ -38,17 +37,16 @@ class Curve:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-    look: Look = "line"
+    look: str = "line"
+    """One of `DASHES`."""
     color: int = 0
     """Place in the palette."""
 
 
-def banded(
-    label: str, x: Iterable[float], summary: Interval, look: Look = "line", color: int = 0
-) -> Curve:
+def banded(label: str, x: Any, summary: Interval, look: str = "line", color: int = 0) -> Curve:
     """A curve of means with their interval, if there is one."""
     mean, low, high = (() if part is None else part.tolist() for part in summary)
-    return Curve(label, [float(place) for place in x], mean, low, high, look=look, color=color)
+    return Curve(label, np.asarray(x, float).tolist(), mean, low, high, look=look, color=color)
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ class Plot:
     x_label: str
     y_label: str
     curves: tuple[Curve, ...]
-    x_scale: Literal["linear", "log"] = "log"
-    y_scale: Literal["linear", "log"] = "log"
+    x_scale: str = "log"
+    y_scale: str = "log"
 
     def figure(self) -> plots.Figure:
         """The plot for the page."""
@@ -136,9 +134,9 @@ def judge(claims: Iterable[Claim], **results: Any) -> tuple[Verdict, ...]:
     """The verdicts of these results on these claims."""
     verdicts = []
     for claim in claims:
-        texts = (text.format_map(results) for text in (claim.text, claim.measured))
+        text, measured = claim.text.format_map(results), claim.measured.format_map(results)
         agrees = claim.holds(SimpleNamespace(**results))
-        verdicts.append(Verdict(*texts, None if agrees is None else bool(np.all(agrees))))
+        verdicts.append(Verdict(text, measured, None if agrees is None else bool(np.all(agrees))))
     return tuple(verdicts)
 
 

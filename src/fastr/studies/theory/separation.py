@@ -140,9 +140,19 @@ class Study:
             self.crossing_table(spectral),
             sieve_table(measured),
         )
+        predicted = [
+            Curve(
+                f"{kind}: degrees of freedom / n",
+                self.n.tolist(),
+                (self.freedom[kind] / self.n).tolist(),
+                look="dotted",
+                color=color,
+            )
+            for color, kind in enumerate(KINDS)
+        ]
         plots = (
-            self.plot("separation-l2", "L2 objective", spectral, self.predicted()),
-            self.plot("separation-ranking", "ranking loss", ranked, ()),
+            self.plot("separation-l2", "L2 objective", spectral, predicted),
+            self.plot("separation-ranking", "ranking loss", ranked, []),
             *(sieve.plot(errors) for sieve, errors in measured),
         )
         title = "The separation, measured"
@@ -294,29 +304,18 @@ class Study:
         columns = ("dial", "epsilon_CP^2", "n of the crossing, measured", "predicted")
         return Grid("Where the joint class overtakes (L2 objective)", columns, rows)
 
-    def predicted(self) -> tuple[Curve, ...]:
-        """Degrees of freedom over n."""
-        curves = []
-        for color, kind in enumerate(KINDS):
-            label, errors = (
-                f"{kind}: degrees of freedom / n",
-                (self.freedom[kind] / self.n).tolist(),
-            )
-            curves.append(Curve(label, self.n.tolist(), errors, look="dotted", color=color))
-        return tuple(curves)
-
     def plot(
-        self, name: str, objective: str, errors: dict[float, Errors], more: tuple[Curve, ...]
+        self, name: str, objective: str, errors: dict[float, Errors], more: list[Curve]
     ) -> Plot:
         """L against n on CP and at the dial shown."""
-        curves = []
-        for dial, label, look in (
-            (0.0, "exact CP", "line"),
-            (self.shown, f"dial {self.shown}", "dashed"),
-        ):
-            for color, kind in enumerate(KINDS):
-                summary = log_interval(errors[dial][kind])
-                curves.append(banded(f"{kind}, {label}", self.n, summary, look, color))
+        curves = [
+            banded(f"{kind}, {label}", self.n, log_interval(errors[dial][kind]), look, color)
+            for dial, label, look in (
+                (0.0, "exact CP", "line"),
+                (self.shown, f"dial {self.shown}", "dashed"),
+            )
+            for color, kind in enumerate(KINDS)
+        ]
         return Plot(name, f"Tables, {objective}", "n", "L(g_n)", (*curves, *more))
 
 

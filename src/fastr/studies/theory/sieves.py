@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
-from fastr.studies.theory.bounds import KINDS, Class
+from fastr.studies.theory.bounds import KINDS
 from fastr.studies.theory.fits import empirical_loss, factored_fit, joint_fit, risk
 from fastr.studies.theory.intervals import Interval, exponents, interval, log_interval
 from fastr.studies.theory.mdp import Table, draw
@@ -50,7 +50,7 @@ def merged(
 
 
 def sieve_risk(
-    kind: Class, truth: Waves, data: tuple[Table, Table], finest: int, generator: Generator
+    kind: str, truth: Waves, data: tuple[Table, Table], finest: int, generator: Generator
 ) -> tuple[float, int]:
     """L of the fit at the resolution with the smallest held-out loss, and that resolution."""
     dims = truth.state_waves.shape[1], truth.action_waves.shape[1]

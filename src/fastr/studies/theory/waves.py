@@ -38,7 +38,7 @@ class Waves:
         return 1 + self.cp_terms
 
     @property
-    def numbers(self) -> tuple[Numbers, Numbers, Numbers]:
+    def numbers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The wave vectors of states, actions and next states."""
         return self.state_waves, self.action_waves, self.next_waves
 
