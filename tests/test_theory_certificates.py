@@ -46,22 +46,15 @@ def test_covering_number_is_that_of_all_subsets(seed):
         assert covering_number(functions, radius) == brute_force_cover(functions, radius)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_theorem_1_holds_on_small_classes(seed):
     generator = np.random.default_rng(seed)
     states, actions, nexts = (generator.normal(size=(4, size, 2)) for size in (3, 2, 3))
     scores = factored_scores(states, actions, nexts)
-    assert scores.shape == (64, 18, 1)
+    products = np.einsum("k,k,k", states[1, 0], actions[2, 1], nexts[3, 2])
+    assert scores.reshape(4, 4, 4, 3, 2, 3)[1, 2, 3, 0, 1, 2] == pytest.approx(products)
     for radius in (0.5, 2.0, 5.0, 10.0, 20.0, 40.0):
         assert covering_number(scores, radius) <= product_bound(states, actions, nexts, radius)
-
-
-def test_scores_are_the_products():
-    generator = np.random.default_rng(0)
-    states, actions, nexts = (generator.normal(size=(2, size, 3)) for size in (2, 4, 5))
-    scores = factored_scores(states, actions, nexts).reshape(2, 2, 2, 2, 4, 5)
-    expected = sum(states[1, 0, k] * actions[0, 3, k] * nexts[1, 2, k] for k in range(3))
-    assert scores[1, 0, 1, 0, 3, 2] == pytest.approx(expected)
 
 
 def entropy(problem, kind, epsilon):
@@ -153,10 +146,9 @@ def test_dimensions_are_those_of_the_tasks(task):
     assert of_task(task).dimension("joint") == sizes.state_dim + sizes.action_dim
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_at_a_given_n_the_norms_decide_which_certificate_is_smaller(task):
+def test_at_a_given_n_the_norms_decide_which_certificate_is_smaller():
     """The order of Proposition 2 is that of epsilon going to 0, i.e. of n beyond all bounds."""
-    plain = of_task(task)
+    plain = of_task("cheetah-run")
     longer = replace(plain, factor_norm=3.0)
     usual, beyond = math.log(1e6), 1e6
     for problem, log_n, ahead in (

@@ -69,16 +69,6 @@ def test_lsvi_is_the_algorithm_in_loops():
     np.testing.assert_allclose(outcome.regret[0], np.cumsum(best - np.array(values)), atol=1e-8)
 
 
-def test_regret_is_never_negative_and_grows():
-    model = small_lock()
-    features = np.stack([unit_features(model.feature)] * 3)
-    outcome = explore(model.mdp, features, Explore(episodes=50), np.random.default_rng(0))
-    steps = np.diff(outcome.regret, axis=1, prepend=0.0)
-    assert steps.min() > -1e-12
-    assert outcome.regret[:, -1].min() > 0.0
-    assert outcome.values.shape == (3, 4 * 6, 4)
-
-
 def test_regret_grows_like_the_square_root_of_the_episodes():
     """Fitted exponent over episodes 200 to 2,000 from 0.3 to 0.6; a useless feature has 1.
 

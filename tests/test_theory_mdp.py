@@ -71,14 +71,6 @@ def test_the_norm_bound_by_hand():
     assert norm_bound(model) == pytest.approx(expected)
 
 
-def test_a_kernel_that_is_not_cp_is_not_linear():
-    model = mixture(10, 6, np.random.default_rng(0))
-    other = energy(10, 6, np.random.default_rng(0)).mdp
-    policy = random_policy(10, 6, np.random.default_rng(1))
-    residual, _ = policy_residual(other, model.feature, policy, 1.0)
-    assert residual > 1e-3
-
-
 @pytest.mark.parametrize("dial", [0.05, 0.3, 0.5])
 def test_off_cp_the_residual_stays_within_what_epsilon_allows(dial):
     generator = np.random.default_rng(0)
@@ -134,51 +126,3 @@ def test_cell_means_are_the_means_of_many_points():
     numbers = np.array([[1, 0], [2, 3]])
     fine = cosines(numbers, grid(400, numbers)).reshape(4, 100, 4, 100, 2).mean((1, 3))
     np.testing.assert_allclose(cell_cosines(numbers, 4), fine.reshape(16, 2), atol=1e-4)
-
-
-def landed(truth, states, actions, generator):
-    """Next states of the continuous MDP, by rejection: densities are at most 2."""
-    found = np.empty_like(states)
-    waiting = np.arange(len(states))
-    while len(waiting):
-        found[waiting] = generator.uniform(size=(len(waiting), states.shape[1]))
-        places = (states[waiting], actions[waiting], found[waiting])
-        of_states, of_actions, of_next = map(cosines, truth.numbers, places)
-        density = 1.0 + (of_states * of_actions * of_next) @ truth.amplitudes
-        waiting = waiting[2.0 * generator.uniform(size=len(waiting)) > density]
-    return found
-
-
-def test_continuous_steps_follow_the_density():
-    truth, generator = waves(1, 1, dial=0.2), np.random.default_rng(0)
-    n = 40_000
-    states, actions = np.full((n, 1), 0.1), np.full((n, 1), 0.85)
-    found = landed(truth, states, actions, generator)
-    histogram = np.histogram(found, bins=20, range=(0, 1))[0] / n
-    places = (states[:1], actions[:1], grid(20, truth.next_waves))
-    chance = truth.tensor(*map(cosines, truth.numbers, places))[0, 0] / 20
-    assert np.abs(histogram - chance).max() < 4.5 * np.sqrt(chance.max() / n)
-
-
-def test_rollouts_of_the_continuous_mdp_have_the_linear_value():
-    """The policy a = s; w from integrals by quadrature, returns from simulation."""
-    truth, discount = waves(1, 1), 0.8
-    weight = np.array([0.2, 1.0, -1.0, 0.5])
-    x = (np.arange(400)[:, None] + 0.5) / 400
-
-    def psi(states, actions):
-        products = cosines(truth.state_waves, states) * cosines(truth.action_waves, actions)
-        return np.insert(products[:, : truth.cp_terms], 0, 1.0, axis=1)
-
-    targets = truth.amplitudes[:3] * cosines(truth.next_waves[:3], x)
-    moments = np.insert(targets, 0, 1.0, axis=1).T @ psi(x, x) / len(x)
-    w = np.linalg.solve(np.eye(4) - discount * moments, weight)
-    n, generator = 20_000, np.random.default_rng(1)
-    states, actions = np.full((n, 1), 0.3), np.full((n, 1), 0.9)
-    expected = (psi(states[:1], actions[:1]) @ w)[0]
-    returns = np.zeros(n)
-    for t in range(50):
-        returns += discount**t * (psi(states, actions) @ weight)
-        states = landed(truth, states, actions, generator)
-        actions = states
-    assert abs(returns.mean() - expected) < 4 * returns.std() / np.sqrt(n)
