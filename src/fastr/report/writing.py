@@ -17,7 +17,7 @@ from fastr.report.content import Section
 from fastr.report.drawing import draw
 from fastr.report.finals import Final, finals, labels
 from fastr.report.latex import latex_table
-from fastr.report.page import page
+from fastr.report.old_page import page
 from fastr.report.reading import MADE_BY, Found
 from fastr.report.returns import returns_section, table_one
 from fastr.report.sections import (
