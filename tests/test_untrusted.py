@@ -25,7 +25,7 @@ import fastr
 from fastr.cli import run
 from fastr.core import UserError
 from fastr.data.opening import open_source
-from fastr.envs import groups, shifts
+from fastr.envs import anatomy, shifts
 from fastr.runs import RunDirectory, RunWriter
 from fastr.runs.index import read_index
 from fastr.runs.summary import summary
@@ -541,7 +541,7 @@ def test_repeated_ranges_do_not_add_up():
     text = "a=" + ",".join(["0-9999"] * 10_000) + "|b=0"
     tracemalloc.start()
     with pytest.raises(UserError, match="twice"):
-        groups.parse(text, 10_000, 1)
+        anatomy.parse(text, 10_000, 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * MEBIBYTE
@@ -550,10 +550,10 @@ def test_repeated_ranges_do_not_add_up():
 @given(text=st.text("abdeilnpqrty=0123456789.:+-@ \u0663|;,", max_size=40))
 def test_any_shift_and_any_groups_are_understood_or_refused(text):
     with contextlib.suppress(UserError):
-        for shift in shifts.drawn(text, 3):
+        for shift in shifts.draw(text, 3):
             assert shift(np.zeros(3, np.float32)).shape == (3,)
     with contextlib.suppress(UserError):
-        found = groups.parse(text, 3, 2)
+        found = anatomy.parse(text, 3, 2)
         entries = [sorted(e for group in side for e in group.entries) for side in found]
         assert entries == [[0, 1, 2], [0, 1]]
 

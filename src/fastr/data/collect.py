@@ -15,7 +15,7 @@ from fastr.data.minari import PROVENANCE
 from fastr.data.minari_writing import Episode, MinariWriter
 from fastr.data.replay import RunReplay, episode_begins, unpacked
 from fastr.envs import episode_seed, require_imported
-from fastr.envs.pool import EnvPool
+from fastr.envs.processes import EnvPool
 from fastr.runs import RunDirectory
 from fastr.runs.provenance import provenance
 from fastr.runs.untrusted import whole_numbers
