@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from fastr.core import EnvSpec, UserError
-from fastr.data.base import About
+from fastr.data import About
 from fastr.studies.misfit import memory
 from fastr.studies.misfit.config import KINDS, preset
 from fastr.studies.misfit.diagnose import diagnose

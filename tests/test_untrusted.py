@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import fastr
 from fastr.cli import command, run
 from fastr.core import UserError
-from fastr.data.opening import open_source
+from fastr.data import open_source
 from fastr.envs import groups, module_of, shifts
 from fastr.runs.checkpoints import read_index
 from fastr.runs.directory import RunDirectory, RunWriter
