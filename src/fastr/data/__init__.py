@@ -1,8 +1,8 @@
-"""Transitions from elsewhere: Minari, Parquet, NPZ and the replay of a run.
+"""Transitions from files: Minari, Parquet, NPZ and the replay of a run.
 
-`open_source(name)` opens a dataset (formats.py chooses the reader: formats.py, minari.py, replay.py) and reads its
-headers; `spool` checks every number and gives a `Dataset` that is mapped from disk (dataset.py). collect.py writes
-datasets, in Minari's format: what `fastr collect` does. It alone loads JAX.
+`open_source(name)` chooses the reader (formats.py, minari.py, replay.py) and checks the headers;
+`spool` checks every number and gives a `Dataset`, mapped from disk (dataset.py). collect.py writes
+datasets in Minari's format for `fastr collect`; it alone loads JAX.
 """
 
 from fastr.data.dataset import About, Chunk, Dataset, Source, require_bounds, spool

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastr.core import UserError, counted
-from fastr.data.dataset import Chunk, starts
+from fastr.data.dataset import starts
 from fastr.data.minari import PROVENANCE, Episode, MinariWriter
 from fastr.data.replay import RunReplay
 from fastr.envs import episode_seed, require_imported
@@ -35,31 +35,29 @@ def from_replay(run: Path, out: Path) -> dict[str, Any]:
         MinariWriter(out, source.about.spec, about) as writer,
         stage(f"copying {run.name}", source.about.rows, "transitions") as advance,
     ):
-        for seed in range(source.checkpoint.row_shape[0]):
-            for episode in replay_episodes(source, seed):
-                writer.add(episode)
-                advance(len(episode.actions))
+        for episode in replay_episodes(source):
+            writer.add(episode)
+            advance(len(episode.actions))
     return summary(writer)
 
 
-def replay_episodes(source: RunReplay, seed: int) -> Iterator[Episode]:
-    """The episodes of one seed; the last one may be cut short."""
-    held: list[Sequence[np.ndarray]] = []
+def replay_episodes(source: RunReplay) -> Iterator[Episode]:
+    """The episodes of a replay; the first and the last of a seed may be incomplete."""
+    parts: list[tuple[Any, ...]] = []
     current = 0
-    for chunk in source.pieces(seed):
+    for chunk in source.chunks():
         columns = (chunk.state, chunk.action, chunk.next_state, chunk.reward, chunk.terminated)
         begins = starts(chunk.episode)
-        parts = zip(*(np.split(np.asarray(column), begins[1:]) for column in columns), strict=True)
-        for number, part in zip(chunk.episode[begins], parts, strict=True):
-            if held and number != current:
-                yield replay_episode(held)
-                held = []
-            held.append(part)
-            current = number
-    yield replay_episode(held)
+        pieces = zip(*(np.split(np.asarray(column), begins[1:]) for column in columns), strict=True)
+        for number, piece in zip(chunk.episode[begins], pieces, strict=True):
+            if number != current:
+                yield replay_episode(parts)
+                parts, current = [], number
+            parts.append(piece)
+    yield replay_episode(parts)
 
 
-def replay_episode(parts: Sequence[Sequence[np.ndarray]]) -> Episode:
+def replay_episode(parts: Sequence[tuple[Any, ...]]) -> Episode:
     """One episode from its consecutive parts."""
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     state, action, next_state, reward, terminated = columns
@@ -176,39 +174,24 @@ def play(
     """Episodes in the order they end; unfinished ones are truncated after the last step."""
     states = pool.reset(first_episodes)
     numbers = list(first_episodes)
-    recordings = [Recording(state) for state in states]
+    observed: list[list[np.ndarray]] = [[state] for state in states]
+    taken: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in seeds]
     for step in range(steps):
         actions = act(states, step)
         pool.send(actions)
         arrived = pool.receive()
         states = arrived.state
-        for i, recording in enumerate(recordings):
-            recording.add(actions[i], float(arrived.reward[i]), arrived.next_state[i])
+        for i, seed in enumerate(seeds):
+            observed[i].append(arrived.next_state[i])
+            taken[i].append((actions[i], arrived.reward[i]))
             if arrived.over[i] or step == steps - 1:
-                reset_seed = episode_seed(seeds[i], numbers[i], "train")
+                columns = (observed[i], *zip(*taken[i], strict=True))
+                observations, acted, rewards = (np.array(c, np.float32) for c in columns)
                 terminated = bool(arrived.continues[i] == 0.0)
-                yield recording.episode(terminated=terminated, seed=reset_seed)
-                recordings[i] = Recording(states[i])
+                reset_seed = episode_seed(seed, numbers[i], "train")
+                yield Episode(observations, acted, rewards, terminated, reset_seed)
+                observed[i], taken[i] = [states[i]], []
                 numbers[i] += 1
-
-
-class Recording:
-    """An unfinished episode."""
-
-    def __init__(self, state: np.ndarray):
-        self.observations, self.actions, self.rewards = [state], [], []
-
-    def add(self, action: np.ndarray, reward: float, next_state: np.ndarray) -> None:
-        """Add one transition."""
-        self.observations.append(next_state)
-        self.actions.append(action)
-        self.rewards.append(reward)
-
-    def episode(self, *, terminated: bool, seed: int) -> Episode:
-        """All transitions so far."""
-        arrays = (self.observations, self.actions, self.rewards)
-        observations, actions, rewards = (np.array(array, np.float32) for array in arrays)
-        return Episode(observations, actions, rewards, terminated, seed)
 
 
 def described(facts: dict[str, Any]) -> dict[str, Any]:

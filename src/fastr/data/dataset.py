@@ -1,8 +1,8 @@
 """A dataset of transitions, and the one check that every format passes.
 
-A reader opens a file and describes it from its headers alone (`describe`): sizes, shapes and types are refused before
-anything is read. `spool` then reads the rows in chunks, checks every number, and writes them to a file that is mapped
-into memory, so that a dataset may be larger than memory.
+A reader describes a file from its headers alone (`describe`): sizes, shapes and types are refused
+before any row is read. `spool` reads the rows in chunks, checks every number and writes them to a
+file that is mapped into memory, so that a dataset may be larger than memory.
 """
 
 import abc
@@ -17,22 +17,19 @@ from jaxtyping import Bool, Float32, Int
 
 from fastr.core import EnvSpec, UserError, counted
 
-CHUNK_ROWS = 16_384
-"""Largest number of transitions in memory while a dataset is read."""
-CHUNK_NUMBERS = 2**21
-"""Largest count of numbers in memory while a dataset is read, for wide rows."""
+CHUNK_ROWS, CHUNK_NUMBERS = 16_384, 2**21
+"""Most transitions, and most numbers, in memory while a dataset is read."""
 WIDEST = 2**20
-"""Largest count of numbers in one transition."""
+"""Most numbers in one transition."""
 RATIO, SPARE_BYTES = 200, 2**20
 """A file may expand to 200 times its own size and 1 MiB."""
 SPARE_DISK_BYTES = 2**28
 """Disk space left free."""
 ROUNDING = 1e-5
 """How far an action may lie outside its bounds, as a share of their distance."""
-VECTORS = ("state", "action", "next_state")
-SCALARS = ("episode", "reward", "terminated")
+VECTORS, SCALARS = ("state", "action", "next_state"), ("episode", "reward", "terminated")
 NUMBERS = "fiub"
-"""Kinds of NumPy's types that are plain numbers."""
+"""Kinds of NumPy types that are plain numbers."""
 
 
 class Column(NamedTuple):
@@ -61,7 +58,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a dataset before its rows are read."""
+    """A dataset as its headers describe it."""
 
     name: str
     """For titles and reports."""
@@ -93,18 +90,18 @@ class Source(abc.ABC):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Transitions, checked, as float32; the rows of an episode follow one another."""
+    """Checked transitions; the rows of an episode follow one another."""
 
     about: About
     rows: Float32[np.ndarray, "rows packed"]
-    """State, action and next state side by side, mapped from a file."""
+    """State, action and next state next to each other, mapped from a file."""
     episodes: Int[np.ndarray, " rows"]
     """The episode of each row, numbered from 0 in the order of the source's numbers."""
     action_low: np.ndarray
     action_high: np.ndarray
     reward: Float32[np.ndarray, " rows"] | None = None
     terminated: Bool[np.ndarray, " rows"] | None = None
-    """Whether next_state is terminal; an episode that ends otherwise was truncated."""
+    """Whether the next state is terminal; an episode that ends otherwise was truncated."""
 
     @property
     def state(self) -> Float32[np.ndarray, "rows state"]:
@@ -113,13 +110,12 @@ class Dataset:
 
     @property
     def action(self) -> Float32[np.ndarray, "rows action"]:
-        """Actions, in the source's own bounds."""
-        spec = self.about.spec
-        return self.rows[:, spec.state_dim : spec.state_dim + spec.action_dim]
+        """Actions, within the source's own bounds."""
+        return self.rows[:, self.about.spec.state_dim : -self.about.spec.state_dim]
 
     @property
     def next_state(self) -> Float32[np.ndarray, "rows state"]:
-        """The state one step later; at the end of an episode, its last observation."""
+        """States one step later."""
         return self.rows[:, -self.about.spec.state_dim :]
 
     @property
@@ -137,91 +133,75 @@ def describe(
     path: Path,
     name: str,
     columns: Mapping[str, Column],
-    stored_bytes: int,
-    bounds: tuple[Any, Any] | None = None,
+    *,
+    bounds: tuple[Any, Any] | None,
     **facts: Any,
 ) -> About:
-    """Describe a dataset from its headers; UserError unless they fit together and into the file."""
+    """A dataset from its headers; UserError unless they fit together and into the file."""
+    state = columns["state"]
     for role, column in columns.items():
-        refuse_type(path, role, column)
-        refuse_shape(path, role, column)
-    state, next_state = columns["state"], columns["next_state"]
-    rows, state_dim = state.shape
-    for column in columns.values():
-        if column.shape[0] != rows:
+        refuse_column(path, role, column)
+        if column.shape[0] != state.shape[0]:
             raise UserError(
                 f"{path}: column {column.name} has {counted(column.shape[0], 'row')} and "
-                f"{state.name} has {rows:,}; all columns must be equally long."
+                f"{state.name} has {state.shape[0]:,}; all columns must be equally long."
             )
-    if next_state.shape[1] != state_dim:
+    (rows, width), following = state.shape, columns["next_state"]
+    if following.shape[1] != width:
         raise UserError(
-            f"{path}: column {next_state.name} has {counted(next_state.shape[1], 'coordinate')} "
-            f"and {state.name} has {state_dim}; they must be equal."
+            f"{path}: column {following.name} has {counted(following.shape[1], 'coordinate')} and "
+            f"{state.name} has {width}; they must be equal."
         )
     if rows < 1:
         raise UserError(f"{path} is empty: it holds no transition.")
-    spec = EnvSpec(state_dim, columns["action"].shape[1])
-    refuse_bomb(path, spec, rows, stored_bytes)
+    spec, size = EnvSpec(width, columns["action"].shape[1]), path.stat().st_size
+    if spec.row_dim > WIDEST:
+        raise UserError(f"{path}: a transition of {spec.row_dim:,} numbers is too wide.")
+    # Real numbers hardly compress; without a bound one megabyte could fill memory and disk.
+    refuse_bomb(path, 4 * rows * spec.row_dim, size)
     ends = None if bounds is None else action_range(path, bounds, spec.action_dim)
     names = {role: column.name for role, column in columns.items()}
     return About(name, spec, rows, ends, columns=names, **facts)
 
 
-def refuse_type(path: Path, role: str, column: Column) -> None:
-    """Raise UserError unless a column holds plain numbers, and episodes whole ones."""
-    if column.dtype.kind not in ("iu" if role == "episode" else NUMBERS):
-        wanted = (
-            "whole numbers, the same for all rows of an episode (0, 0, ..., 1, 1, ...), as integers"
-            if role == "episode"
-            else "plain numbers"
-        )
-        raise UserError(
-            f"{path}: column {column.name} holds {column.dtype}; it must hold {wanted}."
-        )
-
-
-def refuse_shape(path: Path, role: str, column: Column) -> None:
-    """Raise UserError unless a column has one row of numbers per transition, or one number."""
-    shape = column.shape
-    if role in SCALARS and not (len(shape) == 1 or shape[1:] == (1,)):
-        raise UserError(
-            f"{path}: column {column.name} has shape {shape}; it must be one number per transition."
-        )
+def refuse_column(path: Path, role: str, column: Column) -> None:
+    """Raise UserError unless a column has the type and the number of axes of its role."""
+    name, shape, dtype = column
+    wanted = "plain numbers"
+    if role == "episode":
+        wanted = "one whole number per row, the same for all rows of an episode, as integers"
+    if dtype.kind not in ("iu" if role == "episode" else NUMBERS):
+        raise UserError(f"{path}: column {name} holds {dtype}; it must hold {wanted}.")
+    if role in SCALARS and (not shape or shape[1:] not in ((), (1,))):
+        raise UserError(f"{path}: column {name} has shape {shape}; it must be one number per row.")
     if role in VECTORS and (len(shape) != 2 or shape[1] < 1):
-        one = f"; one coordinate is ({shape[0]}, 1)" if len(shape) == 1 else ""
+        one = f"one coordinate is ({shape[0]}, 1), " if len(shape) == 1 else ""
         raise UserError(
-            f"{path}: column {column.name} has shape {shape}; it must be (transitions, "
-            f"coordinates){one}, in .parquet a list per row or columns {role}_0, {role}_1, ..."
+            f"{path}: column {name} has shape {shape}; it must be (transitions, coordinates): "
+            f"{one}in .parquet a list per row, or columns {role}_0, {role}_1, ..."
         )
 
 
-def refuse_bomb(path: Path, spec: EnvSpec, rows: int, stored_bytes: int) -> None:
-    """Raise UserError if a file declares far more numbers than its size can hold.
-
-    Real numbers hardly compress; without this check, one megabyte could fill memory and disk.
-    """
-    if spec.row_dim > WIDEST:
-        raise UserError(f"{path}: a transition of {spec.row_dim:,} numbers is too wide.")
-    if rows * spec.row_dim * 4 > RATIO * stored_bytes + SPARE_BYTES:
+def refuse_bomb(path: Path, declared_bytes: int, stored_bytes: int) -> None:
+    """Raise UserError if a file declares far more than its size can hold."""
+    if declared_bytes > RATIO * stored_bytes + SPARE_BYTES:
         raise UserError(
-            f"{path} declares {counted(rows, 'transition')} in {stored_bytes:,} bytes, "
-            f"more than {RATIO} times its own size: store it without compression if that is true."
+            f"{path} declares {declared_bytes:,} bytes in {stored_bytes:,}, more than {RATIO} "
+            "times its own size: store it without compression if that is true."
         )
 
 
 def action_range(
     path: Path, bounds: tuple[Any, Any], action_dim: int
 ) -> tuple[list[float], list[float]]:
-    """The declared action bounds as lists; UserError unless they have one number per coordinate."""
+    """The declared action bounds; UserError unless they have one number per coordinate."""
     try:
         low, high = (np.asarray(end, np.float64).ravel().tolist() for end in bounds)
     except (TypeError, ValueError):
         low = high = []
     if len(low) != action_dim or len(high) != action_dim:
-        raise UserError(
-            f"{path}: the lower and upper action bounds must be "
-            f"{counted(action_dim, 'number')} each, one per action coordinate."
-        )
+        each = counted(action_dim, "number")
+        raise UserError(f"{path}: the lower and the upper action bounds must be {each} each.")
     return low, high
 
 
@@ -248,11 +228,10 @@ def spool(
     """Check every number of a source and write it as packed rows to this file."""
     about = source.about
     shape = (about.rows, about.spec.packed_dim)
-    refuse_full_disk(source, path.parent, shape)
+    refuse_full_disk(source, path.parent, 4 * shape[0] * shape[1])
     rows = np.memmap(path, np.float32, "w+", shape=shape)
-    episodes = np.empty(about.rows, np.int64)
-    known = {"reward": np.float32, "terminated": np.bool_}
-    extra = {role: np.empty(len(rows), t) for role, t in known.items() if role in about.columns}
+    kinds = {"episode": np.int64, "reward": np.float32, "terminated": np.bool_}
+    scalars = {role: np.empty(about.rows, kinds[role]) for role in kinds if role in about.columns}
     low, high = action_bounds(source)
     if observed_bounds:
         low, high = np.full_like(low, np.inf), np.full_like(high, -np.inf)
@@ -262,98 +241,86 @@ def spool(
         if end > about.rows:
             break
         rows[start:end] = np.concatenate([chunk.state, chunk.action, chunk.next_state], axis=1)
-        episodes[start:end] = chunk.episode
-        for role, values in extra.items():
+        for role, values in scalars.items():
             values[start:end] = getattr(chunk, role)
         if observed_bounds:
             low = np.minimum(low, chunk.action.min(axis=0))
             high = np.maximum(high, chunk.action.max(axis=0))
         advance(len(chunk.state))
     if end != about.rows:
-        raise UserError(f"{source.path} declares {about.rows:,} transitions and holds others.")
-    refuse_scattered(source, episodes)
-    numbers = np.unique(episodes, return_inverse=True)[1].astype(np.int32)
-    return Dataset(about, rows, numbers, low, high, **extra)
+        raise UserError(f"{source.path} does not hold the {about.rows:,} transitions it declares.")
+    numbers = scalars.pop("episode")
+    refuse_scattered(source, numbers)
+    episodes = np.unique(numbers, return_inverse=True)[1].astype(np.int32)
+    return Dataset(about, rows, episodes, low, high, **scalars)
 
 
 def checked(source: Source, *, within_bounds: bool) -> Iterator[Chunk]:
     """The source's chunks in float32; UserError with column and row at the first bad number."""
     low, high = action_bounds(source)
+    slack = ROUNDING * (high - low)
     roles = [role for role in (*VECTORS, *SCALARS) if role in source.about.columns]
     for given in source.chunks():
         chunk = given._replace(**{role: converted(role, getattr(given, role)) for role in roles})
         for role in roles:
-            refuse_not_finite(source, role, chunk)
-        if within_bounds:
-            refuse_outside(source, chunk, low, high)
+            wrong = ~np.isfinite(getattr(chunk, role))
+            rule = "must be finite, and smaller than 3.4e38: remove or repair these rows"
+            refuse_marked(source, chunk, role, wrong, rule)
+        wrong = (chunk.action < low - slack) | (chunk.action > high + slack)
+        if within_bounds and wrong.any():
+            i = np.argwhere(wrong)[0, 1]
+            rule = f"must lie in [{low[i]:g}, {high[i]:g}]: or use --action-scale observed"
+            refuse_marked(source, chunk, "action", wrong, rule)
         yield chunk
 
 
 def converted(role: str, values: np.ndarray) -> np.ndarray:
-    """A column's numbers in float32; the episodes and marks keep their type."""
+    """A column's numbers in float32; episodes and marks keep their type."""
     if role in SCALARS:
         values = values.ravel()
     return float32(values) if role in (*VECTORS, "reward") else values
-
-
-def refuse_not_finite(source: Source, role: str, chunk: Chunk) -> None:
-    """Raise UserError at the first number that is NaN, infinite or beyond float32."""
-    values = getattr(chunk, role)
-    if np.isfinite(values).all():
-        return
-    row, *place = np.argwhere(~np.isfinite(values))[0]
-    coordinate = f", coordinate {place[0]}" if place else ""
-    raise UserError(
-        f"{source.path}: column {source.about.columns[role]}, {chunk.label} {chunk.first + row}"
-        f"{coordinate} is {values[row, *place]} in float32; every number must be "
-        "finite, and smaller than 3.4e38: remove or repair these rows."
-    )
-
-
-def refuse_outside(source: Source, chunk: Chunk, low: np.ndarray, high: np.ndarray) -> None:
-    """Raise UserError at the first action outside its bounds."""
-    slack = ROUNDING * (high - low)
-    outside = (chunk.action < low - slack) | (chunk.action > high + slack)
-    if not outside.any():
-        return
-    row, coordinate = np.argwhere(outside)[0]
-    raise UserError(
-        f"{source.path}: column {source.about.columns['action']}, {chunk.label} "
-        f"{chunk.first + row}, coordinate {coordinate} is {chunk.action[row, coordinate]:g}, outside "
-        f"[{low[coordinate]:g}, {high[coordinate]:g}]: correct the bounds, or use "
-        "--action-scale observed."
-    )
-
-
-def refuse_scattered(source: Source, episodes: Int[np.ndarray, " rows"]) -> None:
-    """Raise UserError unless the rows of every episode follow one another."""
-    begins = starts(episodes)
-    _, first = np.unique(episodes[begins], return_index=True)
-    if again := sorted(set(range(len(begins))) - set(first.tolist())):
-        row = begins[again[0]]
-        raise UserError(
-            f"{source.path}: column {source.about.columns['episode']}, row {row} returns to "
-            f"episode {episodes[row]}, which ended before: sort the rows by episode and time."
-        )
-
-
-def refuse_full_disk(source: Source, folder: Path, shape: tuple[int, int]) -> None:
-    """Raise UserError if the rows would not fit on the disk."""
-    needed = shape[0] * shape[1] * 4
-    free = shutil.disk_usage(folder).free - SPARE_DISK_BYTES
-    if needed > free:
-        raise UserError(
-            f"{source.path} needs {needed / 2**30:,.1f} GiB on the disk of {folder} while it is "
-            f"read, and {max(0, free) / 2**30:,.1f} GiB are free: choose another --out."
-        )
-
-
-def starts(episodes: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " episodes"]:
-    """Rows whose episode is not the one of the row before."""
-    return np.flatnonzero(np.diff(episodes, prepend=episodes[:1] - 1))
 
 
 def float32(values: np.ndarray) -> Float32[np.ndarray, "*any"]:
     """The numbers in float32; those beyond its range become infinite and are refused later."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def refuse_marked(source: Source, chunk: Chunk, role: str, wrong: np.ndarray, rule: str) -> None:
+    """Raise UserError at the first number of a column that is marked as wrong."""
+    if not wrong.any():
+        return
+    row, *place = np.argwhere(wrong)[0]
+    coordinate = f", coordinate {place[0]}" if place else ""
+    raise UserError(
+        f"{source.path}: column {source.about.columns[role]}, {chunk.label} {chunk.first + row}"
+        f"{coordinate} is {getattr(chunk, role)[row, *place]:g} in float32; it {rule}."
+    )
+
+
+def refuse_scattered(source: Source, numbers: Int[np.ndarray, " rows"]) -> None:
+    """Raise UserError unless the rows of every episode follow one another."""
+    begins = starts(numbers)
+    first = np.unique(numbers[begins], return_index=True)[1]
+    again = np.delete(begins, first)
+    if len(again):
+        raise UserError(
+            f"{source.path}: column {source.about.columns['episode']}, row {again[0]} returns to "
+            f"episode {numbers[again[0]]}, which had ended: sort the rows by episode and time."
+        )
+
+
+def refuse_full_disk(source: Source, folder: Path, needed: int) -> None:
+    """Raise UserError if so many bytes do not fit on the disk."""
+    free = max(0, shutil.disk_usage(folder).free - SPARE_DISK_BYTES)
+    if needed > free:
+        raise UserError(
+            f"{source.path} needs {needed / 2**30:,.1f} GiB on the disk of {folder} while it is "
+            f"read, and {free / 2**30:,.1f} GiB are free: choose another --out."
+        )
+
+
+def starts(episodes: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " episodes"]:
+    """Rows with another episode than the row before."""
+    return np.flatnonzero(np.diff(episodes, prepend=episodes[:1] - 1))

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -14,14 +14,13 @@ import numpy as np
 from fastr.core import UserError, counted
 from fastr.data.dataset import (
     NUMBERS,
-    RATIO,
-    SPARE_BYTES,
     VECTORS,
     WIDEST,
     Chunk,
     Column,
     Source,
     describe,
+    refuse_bomb,
 )
 from fastr.data.minari import Minari, installed, is_minari
 from fastr.data.replay import RunReplay
@@ -38,22 +37,16 @@ NAMES: dict[str, tuple[str, ...]] = {
     "reward": ("reward", "rewards"),
     "terminated": ("terminated", "terminations", "terminals"),
 }
-"""The names under which each column is found; reward and terminated are optional."""
-ADVICE = {
-    "state": "one row of numbers per transition, in .parquet also state_0, state_1, ...",
-    "action": "one row of numbers per transition, in .parquet also action_0, action_1, ...",
-    "next_state": "the state one step later",
-    "episode": "the number of each transition's episode; docs/misfit.md computes it from marks of "
-    "the ends",
-}
+"""The names under which each column is found."""
+REQUIRED = (*VECTORS, "episode")
 BOUNDS = ("action_low", "action_high")
 """Optional: the bounds of each action coordinate."""
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Those that NumPy writes; others expand a byte to megabytes."""
 HEADER_BYTES = 1_000
-"""Longest header of an array; NumPy's own have about 100 bytes."""
+"""Longest header of an array; those of NumPy have about 100 bytes."""
 ARROW_BYTES = 2**31
-"""Additional address space that Arrow gets: it allocates whatever size a page declares."""
+"""Additional address space for Arrow, which allocates whatever size a page declares."""
 THRIFT_LIMITS = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
 """Bounds on a Parquet footer; Arrow's own are 100 MB and a million entries."""
 
@@ -61,77 +54,64 @@ THRIFT_LIMITS = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit
 def open_source(name: str) -> Source:
     """The dataset at this path, or an installed Minari dataset; UserError if there is none."""
     path = Path(name)
-    if path.is_dir():
-        return open_directory(path)
     if path.is_file():
-        if path.suffix.lower() not in FILES:
-            raise UserError(
-                f"{path} ends in {path.suffix or 'nothing'}; a dataset is a .npz or .parquet "
-                "file, a Minari directory or a run directory (docs/misfit.md shows how to convert)."
-            )
-        if path.stat().st_size == 0:
-            raise UserError(f"{path} is empty: it has no content at all.")
-        return FILES[path.suffix.lower()](path)
-    # A name must not lead out of the directory of installed datasets.
-    if name and not path.is_absolute() and ".." not in path.parts and is_minari(installed(name)):
-        return Minari(installed(name))
+        reader = FILES.get(path.suffix.lower())
+        if reader and path.stat().st_size:
+            return reader(path)
+        problem = f"ends in {path.suffix or 'nothing'}" if not reader else "is empty"
+    elif path.is_dir():
+        if is_minari(path):
+            return Minari(path)
+        if (path / CONFIG).is_file():
+            return RunReplay(path)
+        problem = f"has neither {CONFIG} (a run) nor data/metadata.json (a Minari dataset)"
+    else:
+        # A name must not lead out of the directory of installed datasets.
+        inside = name and not path.is_absolute() and ".." not in path.parts
+        if inside and is_minari(installed(name)):
+            return Minari(installed(name))
+        problem = "does not exist"
     raise UserError(
-        f"{name} does not exist: give a Minari dataset, a run directory, a .npz or a .parquet file."
-    )
-
-
-def open_directory(path: Path) -> Source:
-    """A Minari dataset or a run."""
-    if is_minari(path):
-        return Minari(path)
-    if (path / CONFIG).is_file():
-        return RunReplay(path)
-    raise UserError(
-        f"{path} is neither a Minari dataset (no data/metadata.json) nor a run directory "
-        f"(no {CONFIG})."
+        f"{name} {problem}: give a Minari dataset, a run directory, a .npz or a .parquet file "
+        "(docs/misfit.md shows how to convert others)."
     )
 
 
 def find_columns(
-    path: Path, names: Iterable[str], *, numbered: bool = False
+    path: Path, names: Collection[str], *, numbered: bool = False
 ) -> dict[str, tuple[str, ...]]:
-    """The file's columns for each role, one or several numbered ones; UserError if one is missing.
+    """The file's column of each role, or its numbered ones; UserError if one is missing.
 
-    Numbered columns (state_0, state_1, ...) count only where none has the plain name.
+    Numbered columns (state_0, state_1, ...) count only if none has the plain name.
     """
-    listed = set(names)
     found = {}
     for role, known in NAMES.items():
-        matches = [(name,) for name in known if name in listed]
+        matches = [(name,) for name in known if name in names]
         if not matches and numbered and role in VECTORS:
-            matches = [parts for name in known if (parts := coordinates(path, listed, name))]
+            matches = [parts for name in known if (parts := coordinates(path, names, name))]
         if len(matches) > 1:
-            first, second = matches[0][0], matches[1][0]
-            raise UserError(f"{path} has both {first} and {second}; keep one of them.")
-        if not matches and role in ADVICE:
-            raise UserError(
-                f"{path} has no column {role}: add it ({ADVICE[role]}; also read as "
-                f"{', '.join(known[1:])}); the file has {', '.join(sorted(listed)[:12])}."
-            )
+            both = f"both {matches[0][0]} and {matches[1][0]}"
+            raise UserError(f"{path} has {both}; keep one of them.")
         if matches:
             found[role] = matches[0]
+        elif role in REQUIRED:
+            raise UserError(
+                f"{path} has no column {role} (also read as {', '.join(known[1:])}): add it "
+                f"(docs/misfit.md); the file has {', '.join(sorted(names)[:12])}."
+            )
     return found
 
 
-def coordinates(path: Path, names: Iterable[str], prefix: str) -> tuple[str, ...]:
+def coordinates(path: Path, names: Collection[str], prefix: str) -> tuple[str, ...]:
     """The columns prefix_0, prefix_1, ... in order; UserError if one between them is missing."""
-    pattern = re.compile(rf"{re.escape(prefix)}_(0|[1-9][0-9]{{0,5}})")
+    pattern = re.compile(rf"{prefix}_(0|[1-9][0-9]{{0,5}})")
     indices = sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
-    for place, index in enumerate(indices):
-        if place != index:
-            raise UserError(
-                f"{path} has a column {prefix}_{index} but none {prefix}_{place}: number the "
-                "coordinates from 0 without a gap."
-            )
+    if indices != list(range(len(indices))):
+        raise UserError(f"{path}: number {prefix}_0, {prefix}_1, ... from 0 without a gap.")
     return tuple(f"{prefix}_{index}" for index in indices)
 
 
-def bounds_in(path: Path, names: Iterable[str], read: Callable[[str], Any]) -> Any:
+def declared_bounds(path: Path, names: Collection[str], read: Callable[[str], Any]) -> Any:
     """Both action bounds as the file gives them, or None."""
     present = [name for name in BOUNDS if name in names]
     if len(present) == 1:
@@ -142,7 +122,7 @@ def bounds_in(path: Path, names: Iterable[str], read: Callable[[str], Any]) -> A
 class Npz(Source):
     """A .npz file with one array per column.
 
-    Headers are parsed by NumPy, rows are read in chunks: numpy.load would read a column whole.
+    NumPy parses the headers; numpy.load would read whole columns, of any size, into memory.
     """
 
     def __init__(self, path: Path):
@@ -150,13 +130,30 @@ class Npz(Source):
         with reading(path), zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             found = find_columns(path, names)
-            self._headers = {
-                role: checked_header(path, archive, name) for role, (name,) in found.items()
-            }
-            bounds = bounds_in(path, names, lambda name: short_array(path, archive, name))
-            self.about = describe(
-                path, path.stem, self._headers, path.stat().st_size, bounds=bounds
+            self._headers = {role: self._header(archive, name) for role, (name,) in found.items()}
+            bounds = declared_bounds(path, names, lambda name: self._short(archive, name))
+            self.about = describe(path, path.stem, self._headers, bounds=bounds)
+
+    def _header(self, archive: zipfile.ZipFile, name: str) -> Column:
+        """An array's shape and type; UserError if its rows cannot be read one after the other."""
+        if archive.getinfo(f"{name}.npy").compress_type not in COMPRESSIONS:
+            raise UserError(f"{self.path}: column {name} is not compressed as NumPy does.")
+        with archive.open(f"{name}.npy") as file:
+            shape, by_column, dtype = read_header(file)
+        if by_column and len(shape) > 1:
+            raise UserError(
+                f"{self.path}: column {name} is in Fortran order; save np.ascontiguousarray of it."
             )
+        return Column(name, shape, dtype)
+
+    def _short(self, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+        """A whole array, of at most one transition's numbers."""
+        column = self._header(archive, name)
+        if column.dtype.kind not in NUMBERS or math.prod(column.shape) > WIDEST:
+            raise UserError(f"{self.path}: {name} must be one number per action coordinate.")
+        with archive.open(f"{name}.npy") as file:
+            read_header(file)
+            return read_rows(file, column, column.shape[0] if column.shape else 1)
 
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, decompressed in pieces."""
@@ -172,46 +169,19 @@ class Npz(Source):
             for first in range(0, self.about.rows, self.rows_at_once):
                 rows = min(self.rows_at_once, self.about.rows - first)
                 with reading(self.path):
-                    parts = {
-                        role: read_rows(file, self._headers[role], rows)
-                        for role, file in files.items()
-                    }
+                    parts = {r: read_rows(files[r], self._headers[r], rows) for r in files}
                 yield Chunk(**parts, label="row", first=first)
 
 
-def checked_header(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
-    """An array's name, shape and type; UserError unless its data are exactly as long as that."""
-    entry = archive.getinfo(f"{name}.npy")
-    if entry.compress_type not in COMPRESSIONS:
-        raise UserError(
-            f"{path}: column {name} is not compressed as NumPy does; save it with numpy.savez."
-        )
-    try:
-        with archive.open(entry) as file:
-            shape, by_column, dtype = read_header(file)
-            start = file.tell()
-    except Exception as error:
-        raise UserError(
-            f"{path}: column {name} is not a NumPy array of plain numbers; save it with numpy.savez."
-        ) from error
-    column = Column(name, shape, dtype)
-    if by_column and len(shape) > 1:
-        raise UserError(
-            f"{path}: column {name} is stored column by column (Fortran order); save "
-            "np.ascontiguousarray of it."
-        )
-    size = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or (dtype.kind in NUMBERS and entry.file_size - start != size):
-        raise UserError(f"{path}: column {name} is not as long as its header says; damaged?")
-    return column
-
-
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, Fortran order and type of an array, parsed by NumPy, which evaluates nothing."""
-    # Other versions may have headers of gigabytes, which NumPy reads before it measures them.
+    """Shape, Fortran order and type of an array; NumPy parses them without evaluating anything."""
+    # Headers of other versions may have gigabytes, which NumPy reads before it measures them.
     if np.lib.format.read_magic(file) != (1, 0):  # pyright: ignore[reportArgumentType]
         raise ValueError("an array of an unusual version")
-    return np.lib.format.read_array_header_1_0(file, max_header_size=HEADER_BYTES)
+    header = np.lib.format.read_array_header_1_0(file, max_header_size=HEADER_BYTES)
+    if min(header[0], default=0) < 0:
+        raise ValueError("an array of negative length")
+    return header
 
 
 def read_rows(file: IO[bytes], column: Column, rows: int) -> np.ndarray:
@@ -221,48 +191,40 @@ def read_rows(file: IO[bytes], column: Column, rows: int) -> np.ndarray:
     return np.frombuffer(content, column.dtype).reshape(shape)
 
 
-def short_array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """A whole array of at most one transition's numbers."""
-    column = checked_header(path, archive, name)
-    if column.dtype.kind not in "fiu" or math.prod(column.shape) > WIDEST:
-        raise UserError(f"{path}: {name} must be one number per action coordinate.")
-    with archive.open(f"{name}.npy") as file:
-        read_header(file)
-        return np.frombuffer(file.read(), column.dtype)
-
-
 class Parquet(Source):
     """A .parquet file with a column of lists per role, or one column per coordinate."""
 
     def __init__(self, path: Path):
         self.path = path
         arrow = pyarrow()
+        self._lists = (arrow.ListType, arrow.LargeListType, arrow.FixedSizeListType)
         with reading(path), limited_memory(ARROW_BYTES):
             self._file = arrow.parquet.ParquetFile(path, **THRIFT_LIMITS)
-            refuse_large(path, self._file.metadata)
-            self._lists = (arrow.ListType, arrow.LargeListType, arrow.FixedSizeListType)
-            schema = self._file.schema_arrow
+            footer, schema = self._file.metadata, self._file.schema_arrow
+            # Nothing is asked of single columns: Arrow aborts the process over a malformed one.
+            groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+            declared = sum(max(0, group.total_byte_size) for group in groups)
+            refuse_bomb(path, declared, path.stat().st_size)
             self._found = find_columns(path, schema.names, numbered=True)
             self._headers = {role: self._header(schema, role) for role in self._found}
             notes = {key.decode(errors="replace"): v for key, v in (schema.metadata or {}).items()}
-            bounds = bounds_in(path, notes, lambda key: json.loads(notes[key], parse_int=float))
-            size = path.stat().st_size
-            self.about = describe(path, path.stem, self._headers, size, bounds=bounds)
+            bounds = declared_bounds(
+                path, notes, lambda key: json.loads(notes[key], parse_int=float)
+            )
+            self.about = describe(path, path.stem, self._headers, bounds=bounds)
 
     def _header(self, schema: Any, role: str) -> Column:
-        """The shape and type of a role; lists are as long as in the first row."""
+        """The shape and type of a role; all lists must be as long as the first."""
         names, rows = self._found[role], self._file.metadata.num_rows
         name, kind = names[0], schema.field(names[0]).type
         if isinstance(kind, self._lists):
             first = next(self._file.iter_batches(batch_size=1, columns=[name]), None)
             length = first.column(0).value_lengths()[0].as_py() or 0 if first else 1
             return Column(name, (rows, length), np.dtype(kind.value_type.to_pandas_dtype()))
-        types = {part: np.dtype(schema.field(part).type.to_pandas_dtype()) for part in names}
-        if name in NAMES[role]:
-            return Column(name, (rows,), types[name])
-        worst = max(names, key=lambda part: types[part].kind not in NUMBERS)
-        name = worst if types[worst].kind not in NUMBERS else name.removesuffix("_0")
-        return Column(name, (rows, len(names)), types[worst])
+        types = [np.dtype(schema.field(part).type.to_pandas_dtype()) for part in names]
+        dtype = next((dtype for dtype in types if dtype.kind not in NUMBERS), types[0])
+        one = name in NAMES[role]
+        return Column(name if one else name[:-2], (rows,) if one else (rows, len(names)), dtype)
 
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, row group by row group."""
@@ -281,29 +243,26 @@ class Parquet(Source):
             first += batch.num_rows
 
     def _values(self, batch: Any, role: str, first: int) -> np.ndarray:
-        """One role's numbers in a batch of rows."""
-        parts = []
+        """The numbers of a role in a batch; UserError if one is missing or a list too short."""
+        parts, width = [], 1
         for name in self._found[role]:
-            array = batch.column(name)
-            refuse_missing(self.path, name, array, first)
+            array, lengths = batch.column(name), None
             if isinstance(array.type, self._lists):
-                return self._list_values(array, name, self._headers[role].shape[1], first)
+                width = self._headers[role].shape[1]
+                lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+                if (lengths != width).any():
+                    row = int(np.argmax(lengths != width))
+                    found = counted(int(lengths[row]), "coordinate")
+                    raise UserError(
+                        f"{self.path}: column {name}, row {first + row} has {found} and the first "
+                        f"row has {width}; they must be equal."
+                    )
+                array = array.flatten()
+            if array.null_count:
+                row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))) // width
+                raise UserError(f"{self.path}: column {name}, row {first + row} is missing (null).")
             parts.append(array.to_numpy(zero_copy_only=False))
-        return np.stack(parts, axis=1)
-
-    def _list_values(self, array: Any, name: str, width: int, first: int) -> np.ndarray:
-        """The numbers of a list column; UserError unless all lists are equally long."""
-        lengths = array.value_lengths().to_numpy(zero_copy_only=False)
-        if (lengths != width).any():
-            row = int(np.argmax(lengths != width))
-            raise UserError(
-                f"{self.path}: column {name}, row {first + row} has "
-                f"{counted(int(lengths[row]), 'coordinate')} and the first row has {width}; "
-                "they must be equal."
-            )
-        flat = array.flatten()
-        refuse_missing(self.path, name, flat, first, width)
-        return flat.to_numpy(zero_copy_only=False).reshape(-1, width)
+        return np.stack(parts, axis=1).reshape(batch.num_rows, -1)
 
 
 def pyarrow() -> Any:
@@ -312,31 +271,9 @@ def pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError(
-            "Parquet files need pyarrow; install it with `pip install 'fastr[parquet]'`."
-        ) from None
+        needed = "Parquet files need pyarrow; install it with `pip install 'fastr[parquet]'`."
+        raise UserError(needed) from None
     return pyarrow
-
-
-def refuse_large(path: Path, metadata: Any) -> None:
-    """Raise UserError if the row groups declare far more bytes than the file can hold.
-
-    The metadata of single columns are not read: Arrow aborts the process over a malformed one.
-    """
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    declared = sum(max(0, group.total_byte_size) for group in groups)
-    if declared > RATIO * path.stat().st_size + SPARE_BYTES:
-        raise UserError(
-            f"{path} declares {declared:,} bytes, more than {RATIO} times its own size: store it "
-            "without compression if that is true."
-        )
-
-
-def refuse_missing(path: Path, name: str, array: Any, first: int, width: int = 1) -> None:
-    """Raise UserError at a null value."""
-    if array.null_count:
-        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))) // width
-        raise UserError(f"{path}: column {name}, row {first + row} is missing (null).")
 
 
 FILES = {".npz": Npz, ".parquet": Parquet, ".pq": Parquet}

@@ -1,7 +1,7 @@
 """Minari's format: one HDF5 group per episode, and metadata.json in the same directory.
 
-h5py, which fastr needs anyway, reads and writes it. The minari package would add names of installed datasets (one
-path) and downloads; it follows links to other files and bounds nothing. Tests compare both ways with Minari itself.
+h5py reads and writes it. The minari package would add the place of installed datasets (one path)
+and downloads, and it follows links to other files and bounds no size.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,19 +24,18 @@ from fastr.data.dataset import NUMBERS, Chunk, Column, Source, describe, float32
 from fastr.runs.folders import refuse_used
 from fastr.runs.untrusted import bounded_bytes, reading, require_own
 
-DATA, METADATA = "main_data.hdf5", "metadata.json"
+DATA, METADATA, PROVENANCE = "main_data.hdf5", "metadata.json", "fastr_provenance"
 EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
-COLUMNS = {
+NAMES = {
     "state": "observations",
     "action": "actions",
     "reward": "rewards",
     "terminated": "terminations",
 }
-DEEPEST, MOST_LEAVES = 8, 1_000
+DEEPEST, MOST_ARRAYS = 8, 1_000
 """Levels of dictionaries in an observation, and arrays in all of them."""
 CHUNK_BYTES = 2**25
 """Largest piece of an array that HDF5 decompresses at once."""
-PROVENANCE = "fastr_provenance"
 MINARI_VERSION = "0.5.4"
 """The release whose format is written."""
 SPARE_BYTES = 2**26
@@ -54,55 +54,53 @@ class Minari(Source):
         origin = origin if isinstance(origin, dict) else {}
         self._file = folder / DATA
         with reading(self._file), h5py.File(self._file, "r") as file:
-            names = [name for name in file if EPISODE.fullmatch(name)]
-            self._episodes = sorted(names, key=lambda name: int(name.removeprefix("episode_")))
+            names = [name for name in map(str, file) if EPISODE.fullmatch(name)]
             if not names:
                 raise UserError(f"{self._file} is empty: it has no group episode_0.")
+            self._episodes = sorted(names, key=lambda name: int(name.removeprefix("episode_")))
             self.about = describe(
                 self._file,
                 path.name if path.name != "data" else path.parent.name,
                 self._headers(file),
-                self._file.stat().st_size,
                 bounds=box_bounds(self._file, metadata.get("action_space")),
                 task=str(origin["task"]) if "task" in origin else None,
                 provenance=origin,
             )
 
     def _headers(self, file: Any) -> dict[str, Column]:
-        """The columns of all episodes together; UserError unless all have the same ones."""
-        first, rows = {}, 0
+        """The columns of all episodes together; UserError unless all have the same widths."""
+        widths, rows = {}, 0
         for name in self._episodes:
             parts = self._parts(file, name)
             found = {role: sum(math.prod(a.shape[1:]) for a in parts[role]) for role in parts}
-            first = first or found
-            for role, width in first.items():
-                if found.get(role) != width:
-                    raise UserError(
-                        f"{self._file}: column {COLUMNS[role]}, {name} has "
-                        f"{counted(found.get(role, 0), 'coordinate')} and {self._episodes[0]} has "
-                        f"{width}; they must be equal."
-                    )
-            rows += len(parts["action"][0])
-        headers = {r: Column(COLUMNS[r], (rows, w), np.dtype("f4")) for r, w in first.items()}
-        following = headers["state"]._replace(name="observations (one step later)")
-        episode = Column("the episode's group", (rows,), np.dtype("i8"))
-        return headers | {"next_state": following, "episode": episode}
+            widths = widths or found
+            if wrong := [role for role in widths if found.get(role) != widths[role]]:
+                raise UserError(
+                    f"{self._file}: column {NAMES[wrong[0]]}, {name} has "
+                    f"{counted(found.get(wrong[0], 0), 'coordinate')} and {self._episodes[0]} has "
+                    f"{widths[wrong[0]]}; they must be equal."
+                )
+            rows += parts["action"][0].shape[0]
+        headers = {r: Column(NAMES[r], (rows, widths[r]), np.dtype("f4")) for r in widths}
+        headers["next_state"] = headers["state"]._replace(name="observations (one step later)")
+        return headers | {"episode": Column("the episode's group", (rows,), np.dtype("i8"))}
 
     def _parts(self, file: Any, name: str) -> dict[str, list[Any]]:
         """The arrays of an episode; UserError unless it has one more observation than actions."""
         group = own(self._file, file, name)
-        if not isinstance(group, h5py.Group):
-            raise UserError(f"{self._file}: {name} is not a group.")
-        roles = [role for role in COLUMNS if role in ("state", "action") or COLUMNS[role] in group]
-        parts = {role: leaves(self._file, group, COLUMNS[role]) for role in roles}
-        steps = len(parts["action"][0])
+        roles = [role for role in NAMES if role in ("state", "action") or NAMES[role] in group]
+        parts = {}
+        for role in roles:
+            parts[role] = list(islice(arrays(self._file, group, NAMES[role]), MOST_ARRAYS + 1))
+            if len(parts[role]) > MOST_ARRAYS:
+                raise UserError(f"{self._file}: {name} has more than {MOST_ARRAYS} {NAMES[role]}.")
+        steps = parts["action"][0].shape[0]
         for role in roles:
             for array in parts[role]:
-                if len(array) != steps + (role == "state"):
+                if array.shape[0] != steps + (role == "state"):
                     raise UserError(
-                        f"{self._file}: {group.name} has {len(array)} {COLUMNS[role]} for "
-                        f"{counted(steps, 'action')}; Minari stores one more observation than "
-                        "actions, and as many of everything else."
+                        f"{self._file}: {name} has {array.shape[0]} {NAMES[role]} for "
+                        f"{counted(steps, 'action')}; Minari stores one more observation."
                     )
         return parts
 
@@ -111,23 +109,14 @@ class Minari(Source):
         with reading(self._file), h5py.File(self._file, "r") as file:
             for number, name in enumerate(self._episodes):
                 parts = self._parts(file, name)
-                parts = {role: parts[role] for role in parts if role in self.about.columns}
-                steps = len(parts["action"][0])
+                steps = parts["action"][0].shape[0]
                 for first in range(0, steps, self.rows_at_once):
                     last = min(steps, first + self.rows_at_once)
-                    values = {
-                        role: joined(arrays, first, last + (role == "state"))
-                        for role, arrays in parts.items()
-                    }
-                    states, episode = values.pop("state"), np.full(last - first, number)
-                    yield Chunk(
-                        **values,
-                        state=states[:-1],
-                        next_state=states[1:],
-                        episode=episode,
-                        label=f"{name} step",
-                        first=first,
-                    )
+                    found = {r: joined(parts[r], first, last + (r == "state")) for r in parts}
+                    states = found.pop("state")
+                    found |= {"episode": np.full(last - first, number)}
+                    found |= {"state": states[:-1], "next_state": states[1:]}
+                    yield Chunk(**found, label=f"{name} step", first=first)
 
 
 def is_minari(path: Path) -> bool:
@@ -137,24 +126,20 @@ def is_minari(path: Path) -> bool:
 
 def installed(identifier: str) -> Path:
     """Where Minari keeps the dataset of this name (D4RL/door/human-v2)."""
-    root = os.environ.get("MINARI_DATASETS_PATH")
-    return Path(root or os.path.expanduser("~/.minari/datasets")) / identifier
+    root = os.environ.get("MINARI_DATASETS_PATH") or os.path.expanduser("~/.minari/datasets")
+    return Path(root) / identifier
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Content of metadata.json; UserError unless it describes an HDF5 dataset."""
-    try:
+    with reading(path):
         metadata = json.loads(bounded_bytes(path))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError):
-        metadata = None
     if not isinstance(metadata, dict):
         raise UserError(f"{path} is not a JSON object, so this is not a Minari dataset.")
-    if metadata.get("data_format", "hdf5") != "hdf5":
+    if (form := metadata.get("data_format", "hdf5")) != "hdf5":
         raise UserError(
-            f"{path} gives data_format {metadata['data_format']!r:.40}; only hdf5 is read: write "
-            'the dataset with data_format="hdf5".'
+            f"{path} gives data_format {form!r:.40}; only hdf5 is read: write the dataset with "
+            'data_format="hdf5".'
         )
     return metadata
 
@@ -162,57 +147,48 @@ def read_metadata(path: Path) -> dict[str, Any]:
 def own(path: Path, group: Any, name: str) -> Any:
     """A group's member that lies in this file itself; links are not followed."""
     link = group.get(name, getlink=True)
+    if link is None:
+        raise UserError(f"{path}: {group.name} has no column {name}.")
     if not isinstance(link, h5py.HardLink):
         raise UserError(f"{path}: {group.name}/{name} is a link; only data in this file is read.")
     return group[name]
 
 
-def leaves(path: Path, group: Any, name: str, depth: int = 0) -> list[Any]:
+def arrays(path: Path, group: Any, name: str, depth: int = 0) -> Iterator[Any]:
     """The arrays below a name, those of a dictionary in the order of their keys.
 
-    Groups may contain one another many times over: without a bound a small file is an endless tree.
+    Groups may contain one another many times over: without bounds a small file is an endless tree.
     """
-    if name not in group:
-        raise UserError(f"{path}: {group.name} has no column {name}.")
     member = own(path, group, name)
     if isinstance(member, h5py.Group):
-        found: list[Any] = []
-        for key in sorted(member) if depth < DEEPEST else ():
-            found += leaves(path, member, key, depth + 1)
-            if len(found) > MOST_LEAVES:
-                break
-        if not 1 <= len(found) <= MOST_LEAVES:
+        if depth == DEEPEST or not len(member):
             raise UserError(
-                f"{path}: {group.name}/{name} has no array, more than {MOST_LEAVES}, or one below "
-                f"more than {DEEPEST} groups."
+                f"{path}: {group.name}/{name} is empty, or lies in more than {DEEPEST} groups."
             )
-        return found
-    if not isinstance(member, h5py.Dataset) or member.dtype.kind not in NUMBERS or not member.shape:
+        for key in sorted(member):
+            yield from arrays(path, member, key, depth + 1)
+        return
+    if not isinstance(member, h5py.Dataset) or not member.shape or member.dtype.kind not in NUMBERS:
         raise UserError(f"{path}: {group.name}/{name} is not an array of plain numbers.")
     if member.is_virtual or member.external:
         raise UserError(f"{path}: {group.name}/{name} lies in another file; copy it into this one.")
-    if member.chunks and math.prod(member.chunks) * member.dtype.itemsize > CHUNK_BYTES:
-        raise UserError(
-            f"{path}: {group.name}/{name} has pieces of more than {CHUNK_BYTES:,} bytes."
-        )
-    return [member]
+    if math.prod(member.chunks or ()) * member.dtype.itemsize > CHUNK_BYTES:
+        raise UserError(f"{path}: {group.name}/{name} has pieces of more than {CHUNK_BYTES} bytes.")
+    yield member
 
 
 def joined(parts: list[Any], first: int, last: int) -> Float32[np.ndarray, "rows numbers"]:
-    """These rows of all parts side by side."""
+    """These rows of all arrays side by side."""
     rows = [float32(part[first:last]).reshape(last - first, -1) for part in parts]
     return np.concatenate(rows, axis=1)
 
 
-def box_bounds(path: Path, space: object) -> tuple[Any, Any] | None:
+def box_bounds(path: Path, space: Any) -> tuple[Any, Any] | None:
     """The bounds of a serialised Box; None if no action space is recorded."""
     if space is None:
         return None
-    try:
-        # A whole number may be too large for a float; parsed as a float it is infinite.
-        box = json.loads(space, parse_int=float) if isinstance(space, str) else {}
-    except (ValueError, RecursionError):
-        box = {}
+    # A whole number may be too large for a float; parsed as a float it is infinite.
+    box = json.loads(space, parse_int=float)
     if not isinstance(box, dict) or box.get("type") != "Box":
         raise UserError(f"{path} has an action space that is not a Box; real numbers are needed.")
     return box.get("low"), box.get("high")

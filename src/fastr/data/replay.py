@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool
 
 from fastr.core import EnvSpec, UserError
 from fastr.data.dataset import SCALARS, VECTORS, About, Chunk, Source
@@ -62,39 +62,23 @@ class RunReplay(Source):
             raise UserError(f"{path} does not hold the state of a training run.")
         return EnvSpec(state_dim, action_dim)
 
-    def pieces(self, seed: int) -> Iterator[Chunk]:
-        """The transitions of one seed, by its index in the run, oldest first.
-
-        Episodes are numbered from 0.
-        """
-        spec, last = self.about.spec, None
-        begun, first = -1, self.checkpoint.replay.start
-        # A row of the file holds one transition of every seed.
-        most = max(1, self.rows_at_once // self.checkpoint.row_shape[0])
-        for _, rows in self.checkpoint.replay_slices(most):
-            state, action, next_state, reward, continues = unpack(rows[:, seed], spec)
-            episode = begun + np.cumsum(episode_begins(state, next_state, last))
-            label, over = f"seed {seed} step", continues == 0.0
-            yield Chunk(state, action, next_state, episode, label, first, reward, over)
-            begun, last = int(episode[-1]), next_state[-1]
-            first += len(rows)
-
     def chunks(self) -> Iterator[Chunk]:
-        """All transitions, one seed after the other."""
-        before = 0
-        for seed in range(self.checkpoint.row_shape[0]):
-            last = before
-            for chunk in self.pieces(seed):
-                yield chunk._replace(episode=before + chunk.episode)
-                last = before + int(chunk.episode[-1]) + 1
-            before = last
-
-
-def unpack(rows: Float32[np.ndarray, "rows row"], spec: EnvSpec) -> tuple[np.ndarray, ...]:
-    """State, action, next state, reward and continues of packed transitions."""
-    ends = (spec.state_dim, spec.state_dim + spec.action_dim, spec.packed_dim)
-    state, action, next_state, scalars = np.split(rows, ends, axis=1)
-    return state, action, next_state, scalars[:, 0], scalars[:, 1]
+        """All transitions, one seed after the other, each seed's oldest first."""
+        spec, episode = self.about.spec, -1
+        edges = np.cumsum([spec.state_dim, spec.action_dim, spec.state_dim])
+        seeds = self.checkpoint.row_shape[0]
+        # A row of the file holds one transition of every seed.
+        most = max(1, self.rows_at_once // seeds)
+        for seed in range(seeds):
+            before = None
+            for first, rows in self.checkpoint.replay_slices(most):
+                state, action, next_state, scalars = np.split(rows[:, seed], edges, axis=1)
+                reward, continues = scalars.T
+                begins = episode_begins(state, next_state, before)
+                numbers = episode + np.cumsum(begins)
+                episode, before = int(numbers[-1]), next_state[-1]
+                label, over = f"seed {seed} step", continues == 0.0
+                yield Chunk(state, action, next_state, numbers, label, first, reward, over)
 
 
 def episode_begins(
