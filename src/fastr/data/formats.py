@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -173,10 +173,10 @@ class Npz(Source):
                 yield Chunk(**parts, label="row", first=first)
 
 
-def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, Fortran order and type of an array; NumPy parses them without evaluating anything."""
     # Headers of other versions may have gigabytes, which NumPy reads before it measures them.
-    if np.lib.format.read_magic(file) != (1, 0):  # pyright: ignore[reportArgumentType]
+    if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("an array of an unusual version")
     header = np.lib.format.read_array_header_1_0(file, max_header_size=HEADER_BYTES)
     if min(header[0], default=0) < 0:
@@ -184,7 +184,7 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     return header
 
 
-def read_rows(file: IO[bytes], column: Column, rows: int) -> np.ndarray:
+def read_rows(file: Any, column: Column, rows: int) -> np.ndarray:
     """The next rows of an array."""
     shape = (rows, *column.shape[1:])
     content = file.read(math.prod(shape) * column.dtype.itemsize)
