@@ -28,8 +28,8 @@ from fastr.data import dataset, open_source, require_bounds, spool
 from fastr.data.collect import from_replay
 from fastr.data.minari import MinariWriter, dataset_id
 from fastr.runs.directory import RunDirectory
-from fastr.training.arrays import saved_cohort
 from fastr.training.config import from_json
+from fastr.training.state import saved_cohort
 from transitions import episodes_of, walk, write_minari, write_npz, write_parquet, write_run
 
 WRITERS = {

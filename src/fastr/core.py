@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 
 class UserError(Exception):
     """Bad input: the command line prints this one sentence and exits with code 2."""
@@ -71,6 +73,30 @@ class EnvSpec:
     def row_dim(self) -> int:
         """Numbers in one packed transition: state, action, next state, reward, continues."""
         return self.packed_dim + 2
+
+    @property
+    def row(self) -> dict[str, slice | int]:
+        """Where each part of a transition lies in its packed row."""
+        action, next_state = self.state_dim, self.state_dim + self.action_dim
+        return {
+            "state": slice(0, action),
+            "action": slice(action, next_state),
+            "next_state": slice(next_state, self.packed_dim),
+            "reward": self.packed_dim,
+            "continues": self.packed_dim + 1,
+        }
+
+    def pack(self, **parts: np.ndarray) -> np.ndarray:
+        """Packed rows of transitions; every part has the same leading axes."""
+        rows = np.empty((*parts["reward"].shape, self.row_dim), np.float32)
+        for name, place in self.row.items():
+            rows[..., place] = parts[name]
+        return rows
+
+    @classmethod
+    def of_row(cls, row_dim: int, state_dim: int) -> "EnvSpec":
+        """The sizes of an environment, from those of its packed rows and its states."""
+        return cls(state_dim, row_dim - 2 * state_dim - 2)
 
 
 Method = Literal[

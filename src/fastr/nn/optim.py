@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from fastr.transition import Metrics
-
 Net = TypeVar("Net")
 Tree = TypeVar("Tree")
+Metrics = dict[str, Float[Array, ""]]
+"""Scalars to log, by name."""
 
 SMALL = 8192
 """Leaves of fewer parameters than this are packed together."""

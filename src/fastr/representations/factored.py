@@ -14,6 +14,7 @@ from fastr.representations.ranking import (
     FactorEncoder,
     RankingConfig,
 )
+from fastr.transition import Transition
 
 
 class Factors(NamedTuple):
@@ -47,6 +48,13 @@ class Factored(Contrastive):
     def action_factor(self, action: Float[Array, " action"]) -> Float[Array, " factor"]:
         """phi_a(a)."""
         return self.contrast.encode(self.action_encoder, action)
+
+    def components(self, batch: Transition) -> dict[str, Float[Array, "batch _"]]:
+        """The feature and all three factors."""
+        return super().components(batch) | {
+            "state factor": jax.vmap(self.context)(batch.state),
+            "action factor": jax.vmap(self.action_factor)(batch.action),
+        }
 
     def networks(self) -> dict[str, PyTree]:
         """Every parameter once, under the name of the network it belongs to."""

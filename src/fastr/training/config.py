@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from fastr.agents.base import AgentConfig
 from fastr.core import Preset, UserError, option, require, require_seeds
 from fastr.envs import anatomy
 from fastr.envs.names import spelled
 from fastr.representations.tree import TreeConfig
-from fastr.training.methods import METHODS, OWN, RANDOM_FRAMES, AgentConfig, named, quick
+from fastr.training.methods import METHODS, OWN, named
 
 WORDS = {
     bool: "true or false",
@@ -117,13 +118,13 @@ def preset(task: str, method: str, name: Preset) -> TrainConfig:
         method=method,
         preset=name,
         agent=named(method),
-        random_frames=RANDOM_FRAMES.get(method, TrainConfig.random_frames),
+        random_frames=named(method).random_frames,
     )
     if name == "paper":
         return paper
     return replace(
         paper,
-        agent=quick(paper.agent),
+        agent=paper.agent.quick(),
         seeds=(0,),
         frames=25_000,
         random_frames=2_000,

@@ -11,16 +11,16 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
+from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig, FeatureMap, chosen
 from fastr.core import EnvSpec
 from fastr.nn.moments import Moments
+from fastr.nn.optim import Metrics
 from fastr.nn.precision import matmul_precision
 from fastr.nn.streams import stream
 from fastr.training.flat import Flat
 from fastr.training.inplace import InPlace
-from fastr.training.methods import AgentConfig
-from fastr.training.replay import PrioritizedReplay, Replay
-from fastr.transition import Metrics, Transition
+from fastr.training.replay import PrioritizedReplay, Replay, empty_replay
+from fastr.transition import Transition
 
 Result = TypeVar("Result")
 
@@ -38,6 +38,26 @@ class NormalizedPolicy(AbstractPolicy):
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
         """The action for a raw observation."""
         return self.policy((state - self.mean) / self.std)
+
+    def write(self, program: Any, value: str, action_dim: int) -> str:
+        """Standardisation, then the policy."""
+        statistics = {"mean": self.mean, "std": self.std}
+        value = program.add("standardize", (value,), "statistics", statistics)
+        return self.policy.write(program, value, action_dim)
+
+
+class RawFeatures(eqx.Module):
+    """The features that a run's critics read, of raw observations."""
+
+    network: FeatureMap
+    mean: Float[Array, " state"]
+    std: Float[Array, " state"]
+
+    def __call__(
+        self, state: Float[Array, " state"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """The feature of one state and action."""
+        return self.network.feature((state - self.mean) / self.std, action)
 
 
 class Learner(eqx.Module):
@@ -58,21 +78,21 @@ class Learner(eqx.Module):
     ) -> "Learner":
         """A fresh learner; everything random in its life follows from the seed."""
         agent = config.init(spec, stream(seed, INITIALISATION, jnp.zeros((), int)))
-        replay = agent.empty_replay(capacity, spec.row_dim)
+        replay = empty_replay(capacity, spec.row_dim, config.priority_updates)
         broken_at = jnp.full((), -1, jnp.int32)
         return cls(agent, replay, Moments.empty(spec.state_dim), seed, broken_at, config, spec)
 
     def observe(self, row: Float[Array, " row"], steps: Int[Array, ""]) -> "Learner":
         """With one more transition, after `steps` others."""
         learner = replace(self, replay=self.replay.add(row, steps))
-        if self.agent.keeps:
+        if self.agent.kept_networks:
             # What is kept was learned on observations in these units.
             return learner
         return replace(learner, moments=self.moments.update(row[: self.spec.state_dim]))
 
     def inherit(self, source: "Learner") -> "Learner":
         """With what the configuration keeps taken from another learner."""
-        if not self.agent.keeps:
+        if not self.agent.kept_networks:
             return self
         return replace(self, agent=self.agent.inherit(source.agent), moments=source.moments)
 
@@ -121,6 +141,16 @@ class Learner(eqx.Module):
         if self.config.normalize_observations:
             return self.moments.normalize(states)
         return states
+
+    def feature_map(self) -> "RawFeatures | None":
+        """Features of raw observations, if the agent has any."""
+        network = self.agent.feature_map()
+        if network is None:
+            return None
+        mean, std = self.moments.mean, self.moments.std
+        if not self.config.normalize_observations:
+            mean, std = jnp.zeros_like(mean), jnp.ones_like(std)
+        return RawFeatures(network, mean, std)
 
     def policy(self) -> AbstractPolicy:
         """The greedy policy on raw observations."""

@@ -124,6 +124,15 @@ class PrioritizedReplay(eqx.Module):
         return replace(self, priorities=priorities, largest=largest)
 
 
+def empty_replay(
+    capacity: int, row_dim: int, priority_updates: int | None
+) -> Replay | PrioritizedReplay:
+    """Room for so many packed transitions: uniform, or prioritised with this period."""
+    if priority_updates is None:
+        return Replay.empty(capacity, row_dim)
+    return PrioritizedReplay.empty(capacity, row_dim, priority_updates)
+
+
 def _written(
     rows: Float[Array, "capacity row"], row: Float[Array, " row"], slot: Int[Array, ""]
 ) -> Float[Array, "capacity row"]:
