@@ -417,15 +417,15 @@ EDITS = {
     "soft link": (soft, "is a link"),
     "external storage": (
         replaced("episode_0/actions", shape=(5, 2), dtype="f4", external=[("/etc/passwd", 0, 40)]),
-        "lies in another file",
+        "must lie in this file",
     ),
-    "virtual": (virtual, "lies in another file"),
-    "endless": (endless, "more than 8 groups"),
-    "circle": (circle, "more than 8 groups"),
-    "many": (many, "more than 1000"),
+    "virtual": (virtual, "must lie in this file"),
+    "endless": (endless, "at most 8 nested groups"),
+    "circle": (circle, "at most 8 nested groups"),
+    "many": (many, "1 to 1000 arrays"),
     "large pieces": (
         replaced("episode_0/actions", shape=(5, 2**24), dtype="f4", chunks=(5, 2**24)),
-        "pieces of more than",
+        "in pieces of at most",
     ),
     "overflow": (
         replaced("episode_0/actions", shape=(5, 2**33, 2**31), dtype="f4", chunks=(1, 8, 8)),

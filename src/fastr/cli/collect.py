@@ -24,10 +24,10 @@ class Collect:
     out: Path
     """The dataset's directory."""
     policy: Maybe[Literal["replay", "greedy", "exploring", "random"]] = None
-    """Whose transitions: those of the run's replay (default for a run), of its greedy or exploring
-    policy at the newest checkpoint, or of uniformly random actions (default for a task)."""
+    """Source of the transitions: the run's replay (default for a run), its greedy or exploring
+    policy at the newest checkpoint, or uniformly random actions (default for a task)."""
     transitions: Maybe[int] = None
-    """How many to play, over all seeds together (default 100000); a replay is written whole."""
+    """Transitions to play, over all seeds together (default 100000); a replay is written whole."""
     seeds: Several[int] = ()
     """Seeds to play with, one simulator each (default: the run's, or 0 for a task)."""
     frame_skip: Maybe[int] = None
@@ -36,13 +36,13 @@ class Collect:
     """Print one JSON object on stdout and nothing else there."""
 
     def run(self) -> int:
-        """Play or copy."""
+        """Play or copy, and print the size of the dataset."""
         if self.transitions is not None:
             require(self, "transitions", low=1)
         if self.seeds:
             require_seeds(self.seeds)
         refuse_used(self.out)
-        # The name of a task has a slash only behind a colon: gym:Adroit/Door-v1.
+        # The name of a task has a slash only after a colon: gym:Adroit/Door-v1.
         is_path = "/" in self.source.partition(":")[0] or Path(self.source).exists()
         result = self.from_run() if is_path else self.from_task()
         if self.json:
@@ -55,24 +55,23 @@ class Collect:
         return 0
 
     def from_run(self) -> dict[str, Any]:
-        """From a run directory."""
+        """Copy the replay of a run, or play its policies."""
         from fastr.data.collect import from_replay, from_run
 
+        run, transitions = Path(self.source), self.transitions or TRANSITIONS
         if self.frame_skip is not None:
             raise UserError("--frame-skip is for tasks; a run is played with its own.")
-        if self.policy in (None, "replay"):
-            if self.transitions is not None or self.seeds:
-                raise UserError(
-                    "A replay is written whole: leave out --transitions and --seeds, or limit the "
-                    "diagnosis with `fastr misfit --limit`."
-                )
-            return from_replay(Path(self.source), self.out)
-        return from_run(
-            Path(self.source), self.policy, self.seeds, self.transitions or TRANSITIONS, self.out
-        )
+        if self.policy not in (None, "replay"):
+            return from_run(run, self.policy, self.seeds, transitions, self.out)
+        if self.transitions is not None or self.seeds:
+            raise UserError(
+                "A replay is written whole: leave out --transitions and --seeds, or limit the "
+                "diagnosis with `fastr misfit --limit`."
+            )
+        return from_replay(run, self.out)
 
     def from_task(self) -> dict[str, Any]:
-        """From a task's simulator."""
+        """Play a task with random actions."""
         from fastr.data.collect import from_task
         from fastr.envs import spec
 
@@ -81,7 +80,7 @@ class Collect:
                 f"--policy {self.policy} needs a run directory, and {self.source} is none."
             )
         frame_skip = 2 if self.frame_skip is None else self.frame_skip
+        # A wrong task is refused before any process starts.
         spec(self.source, frame_skip)
-        return from_task(
-            self.source, frame_skip, self.seeds or (0,), self.transitions or TRANSITIONS, self.out
-        )
+        transitions = self.transitions or TRANSITIONS
+        return from_task(self.source, frame_skip, self.seeds or (0,), transitions, self.out)

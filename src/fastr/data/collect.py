@@ -44,23 +44,24 @@ def from_replay(run: Path, out: Path) -> dict[str, Any]:
 def replay_episodes(source: RunReplay) -> Iterator[Episode]:
     """The episodes of a replay; the first and the last of a seed may be incomplete."""
     parts: list[tuple[Any, ...]] = []
-    current = 0
     for chunk in source.chunks():
-        columns = (chunk.state, chunk.action, chunk.next_state, chunk.reward, chunk.terminated)
-        begins = starts(chunk.episode)
-        pieces = zip(*(np.split(np.asarray(column), begins[1:]) for column in columns), strict=True)
-        for number, piece in zip(chunk.episode[begins], pieces, strict=True):
-            if number != current:
+        columns = (
+            *(chunk.episode, chunk.state, chunk.action, chunk.next_state),
+            *(chunk.reward, chunk.terminated),
+        )
+        begins = starts(chunk.episode)[1:]
+        for part in zip(*(np.split(np.asarray(c), begins) for c in columns), strict=True):
+            if parts and part[0][0] != parts[0][0][0]:
                 yield replay_episode(parts)
-                parts, current = [], number
-            parts.append(piece)
+                parts = []
+            parts.append(part)
     yield replay_episode(parts)
 
 
 def replay_episode(parts: Sequence[tuple[Any, ...]]) -> Episode:
     """One episode from its consecutive parts."""
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    state, action, next_state, reward, terminated = columns
+    _, state, action, next_state, reward, terminated = columns
     observations = np.concatenate([state, next_state[-1:]])
     return Episode(observations, action, reward, bool(terminated[-1]), None)
 
@@ -128,14 +129,10 @@ def learned_actions(
 ) -> Act:
     """The actions of trained policies, with the noise of training if exploring."""
 
-    def greedy(learner: Learner, state: jax.Array, _: jax.Array) -> jax.Array:
-        return learner.policy()(state)
+    def action(learner: Learner, state: jax.Array, step: jax.Array) -> jax.Array:
+        return learner.policy()(state) if policy == "greedy" else learner.explore(state, step, 0)
 
-    def exploring(learner: Learner, state: jax.Array, step: jax.Array) -> jax.Array:
-        return learner.explore(state, step, 0)
-
-    one = greedy if policy == "greedy" else exploring
-    together = jax.jit(jax.vmap(one, in_axes=(0, 0, None)))
+    together = jax.jit(jax.vmap(action, in_axes=(0, 0, None)))
     return lambda states, step: np.asarray(
         together(learners, jnp.asarray(states), jnp.asarray(steps_before + step))
     )

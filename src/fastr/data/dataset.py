@@ -195,10 +195,7 @@ def action_range(
     path: Path, bounds: tuple[Any, Any], action_dim: int
 ) -> tuple[list[float], list[float]]:
     """The declared action bounds; UserError unless they have one number per coordinate."""
-    try:
-        low, high = (np.asarray(end, np.float64).ravel().tolist() for end in bounds)
-    except (TypeError, ValueError):
-        low = high = []
+    low, high = (np.asarray(end, np.float64).ravel().tolist() for end in bounds)
     if len(low) != action_dim or len(high) != action_dim:
         each = counted(action_dim, "number")
         raise UserError(f"{path}: the lower and the upper action bounds must be {each} each.")

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +57,9 @@ class Minari(Source):
             if not names:
                 raise UserError(f"{self._file} is empty: it has no group episode_0.")
             self._episodes = sorted(names, key=lambda name: int(name.removeprefix("episode_")))
+            first = own(self._file, file, self._episodes[0])
+            present = set(first) if isinstance(first, h5py.Group) else set()
+            self._roles = [r for r in NAMES if r in ("state", "action") or NAMES[r] in present]
             self.about = describe(
                 self._file,
                 path.name if path.name != "data" else path.parent.name,
@@ -74,12 +76,13 @@ class Minari(Source):
             parts = self._parts(file, name)
             found = {role: sum(math.prod(a.shape[1:]) for a in parts[role]) for role in parts}
             widths = widths or found
-            if wrong := [role for role in widths if found.get(role) != widths[role]]:
-                raise UserError(
-                    f"{self._file}: column {NAMES[wrong[0]]}, {name} has "
-                    f"{counted(found.get(wrong[0], 0), 'coordinate')} and {self._episodes[0]} has "
-                    f"{widths[wrong[0]]}; they must be equal."
-                )
+            for role, width in widths.items():
+                if found[role] != width:
+                    raise UserError(
+                        f"{self._file}: column {NAMES[role]}, {name} has "
+                        f"{counted(found[role], 'coordinate')} and {self._episodes[0]} has "
+                        f"{width}; they must be equal."
+                    )
             rows += parts["action"][0].shape[0]
         headers = {r: Column(NAMES[r], (rows, widths[r]), np.dtype("f4")) for r in widths}
         headers["next_state"] = headers["state"]._replace(name="observations (one step later)")
@@ -88,14 +91,9 @@ class Minari(Source):
     def _parts(self, file: Any, name: str) -> dict[str, list[Any]]:
         """The arrays of an episode; UserError unless it has one more observation than actions."""
         group = own(self._file, file, name)
-        roles = [role for role in NAMES if role in ("state", "action") or NAMES[role] in group]
-        parts = {}
-        for role in roles:
-            parts[role] = list(islice(arrays(self._file, group, NAMES[role]), MOST_ARRAYS + 1))
-            if len(parts[role]) > MOST_ARRAYS:
-                raise UserError(f"{self._file}: {name} has more than {MOST_ARRAYS} {NAMES[role]}.")
+        parts = {role: arrays(self._file, group, NAMES[role]) for role in self._roles}
         steps = parts["action"][0].shape[0]
-        for role in roles:
+        for role in parts:
             for array in parts[role]:
                 if array.shape[0] != steps + (role == "state"):
                     raise UserError(
@@ -146,35 +144,39 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 def own(path: Path, group: Any, name: str) -> Any:
     """A group's member that lies in this file itself; links are not followed."""
-    link = group.get(name, getlink=True)
+    link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
     if link is None:
-        raise UserError(f"{path}: {group.name} has no column {name}.")
+        raise UserError(f"{path}: {group.name} has no group or array {name}.")
     if not isinstance(link, h5py.HardLink):
         raise UserError(f"{path}: {group.name}/{name} is a link; only data in this file is read.")
     return group[name]
 
 
-def arrays(path: Path, group: Any, name: str, depth: int = 0) -> Iterator[Any]:
+def arrays(path: Path, group: Any, name: str, depth: int = 0) -> list[Any]:
     """The arrays below a name, those of a dictionary in the order of their keys.
 
     Groups may contain one another many times over: without bounds a small file is an endless tree.
     """
-    member = own(path, group, name)
+    member, place = own(path, group, name), f"{path}: {group.name}/{name}"
     if isinstance(member, h5py.Group):
-        if depth == DEEPEST or not len(member):
+        found: list[Any] = []
+        for key in sorted(member) if depth < DEEPEST else ():
+            found += arrays(path, member, key, depth + 1)
+            if len(found) > MOST_ARRAYS:
+                break
+        if not 1 <= len(found) <= MOST_ARRAYS:
             raise UserError(
-                f"{path}: {group.name}/{name} is empty, or lies in more than {DEEPEST} groups."
+                f"{place} must have 1 to {MOST_ARRAYS} arrays, in at most {DEEPEST} nested groups."
             )
-        for key in sorted(member):
-            yield from arrays(path, member, key, depth + 1)
-        return
+        return found
     if not isinstance(member, h5py.Dataset) or not member.shape or member.dtype.kind not in NUMBERS:
-        raise UserError(f"{path}: {group.name}/{name} is not an array of plain numbers.")
-    if member.is_virtual or member.external:
-        raise UserError(f"{path}: {group.name}/{name} lies in another file; copy it into this one.")
-    if math.prod(member.chunks or ()) * member.dtype.itemsize > CHUNK_BYTES:
-        raise UserError(f"{path}: {group.name}/{name} has pieces of more than {CHUNK_BYTES} bytes.")
-    yield member
+        raise UserError(f"{place} is not an array of plain numbers.")
+    piece = math.prod(member.chunks or ()) * member.dtype.itemsize
+    if member.is_virtual or member.external or piece > CHUNK_BYTES:
+        raise UserError(
+            f"{place} must lie in this file, in pieces of at most {CHUNK_BYTES:,} bytes."
+        )
+    return [member]
 
 
 def joined(parts: list[Any], first: int, last: int) -> Float32[np.ndarray, "rows numbers"]:
