@@ -1,4 +1,4 @@
-"""Transitions and metrics: the values that flow between replay, representations and agents.
+"""Transitions: what flows between replay, representations and agents.
 
 Axis names in shape annotations that mean the same everywhere (others are local to their file):
 
@@ -46,6 +46,6 @@ class Transition(eqx.Module):
         return cls(**{name: rows[..., place] for name, place in spec.row.items()})
 
     def seen_in(self, precision: Precision) -> "Transition":
-        """With states as networks of this precision take them in."""
+        """Lower the states to the precision of the networks."""
         state, next_state = lowered(self.state, precision), lowered(self.next_state, precision)
         return replace(self, state=state, next_state=next_state)

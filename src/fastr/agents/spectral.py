@@ -22,7 +22,7 @@ from fastr.representations.ranking import Encoder
 from fastr.transition import Transition
 
 ENCODERS: dict[Keep, str] = {"state-factor": "state_encoder", "encoder": "encoder"}
-"""The network behind each part that can be kept."""
+"""The network of each part that can be kept."""
 
 
 def with_kept(
@@ -69,9 +69,8 @@ class SpectralConfig(AgentConfig):
     normalize_observations: bool = True
     """Scale observations by running statistics (App. Shared Training Protocol)."""
     keep: Keep = "nothing"
-    """What of the representation never moves, together with the observation statistics: the
-    state factor phi_s, or a joint encoder as a whole (Sec. Modular Reuse). For what a run before
-    has learned; a fresh run keeps what it was initialised with."""
+    """The part of the representation that stays fixed, with the observation statistics: the
+    state factor phi_s, or a joint encoder as a whole (Sec. Modular Reuse). Taken from --source."""
 
     @property
     def precision(self) -> Precision:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -125,7 +124,7 @@ def readable(representation: Trainable[AbstractRepresentation]) -> Parameters:
 
 
 class Target(eqx.Module):
-    """Slowly moving copies of all that critics and actor read."""
+    """Target copies of everything that critics and actor read."""
 
     representation: Parameters
     critics: Parameters

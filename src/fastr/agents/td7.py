@@ -234,11 +234,11 @@ class TD7(AbstractAgent):
         return self.encoder.layout.unpack(self.checkpoint.encoder)
 
     def end_episode(self, episode_return: Float[Array, ""], updates: Int[Array, ""]) -> "TD7":
-        """Judge the behaviour policy by one more episode; keep it, try on, or drop it.
+        """Assess the behaviour policy by one more episode: keep it, continue its trial, or drop it.
 
-        Kept or dropped, the next policy on trial is the newest (policy checkpointing, App. TD7).
+        After either end of a trial the newest policy is next (policy checkpointing, App. TD7).
         """
-        # The official code trains in bursts between episodes; here updates run beside them, and
+        # The official code trains in bursts between episodes; here updates run during episodes, and
         # the policy that collects data still changes only in between (docs/methods.md).
         started = updates > 0
         judged = self.trial.judged(

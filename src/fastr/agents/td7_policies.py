@@ -71,8 +71,8 @@ class Trial(eqx.Module):
     ) -> "Verdict":
         """After one more episode.
 
-        A policy whose smallest return falls below the kept one's is dropped at once. One that has
-        held out for all its episodes is kept: for one, or for `late_episodes` late in training.
+        A policy whose smallest return falls below the kept one's is dropped at once. One that
+        passes all its episodes is kept: for one, or for `late_episodes` late in training.
         When that time comes, the kept one's return is relaxed, once.
         """
         best = jnp.where(late & ~self.late, relaxation * self.best, self.best)
@@ -93,7 +93,7 @@ class Trial(eqx.Module):
 
 
 class Verdict(NamedTuple):
-    """What an episode has decided."""
+    """The outcome of one episode of a trial."""
 
     trial: Trial
     kept: Bool[Array, ""]

@@ -57,7 +57,7 @@ class AbstractRepresentation(eqx.Module):
 
     @abc.abstractmethod
     def context(self, state: Float[Array, " state"]) -> Float[Array, " context"]:
-        """What the feature needs of a state alone; with it, other actions cost little."""
+        """The part of the feature that depends on the state alone, shared by all actions."""
 
     @abc.abstractmethod
     def combine(
@@ -73,9 +73,9 @@ class AbstractRepresentation(eqx.Module):
 
     @abc.abstractmethod
     def readable(self) -> "AbstractRepresentation":
-        """Itself without the parameters that no feature needs, such as those of the loss.
+        """The representation without the parameters that only the loss needs.
 
-        Critics and actor read features of a slowly moving copy: it is kept of this part alone.
+        Critics and actor read features of a target copy, which holds this part alone.
         """
 
     @abc.abstractmethod

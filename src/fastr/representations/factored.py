@@ -1,4 +1,4 @@
-"""What all representations with one encoder for states and one for actions share."""
+"""Shared by all representations with one encoder for states and one for actions."""
 
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class Factors(NamedTuple):
 
 
 class Factored(Contrastive):
-    """phi_s and phi_a; how they meet is each representation's own."""
+    """phi_s and phi_a; subclasses define how they are combined."""
 
     state_encoder: Encoder
     action_encoder: Encoder

@@ -34,7 +34,7 @@ class Joint(Contrastive):
     encoder: FactorEncoder
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " state"]:
-        """The state itself: a joint encoder has nothing to say about it alone."""
+        """The state itself: a joint encoder has no part for the state alone."""
         return state
 
     def combine(

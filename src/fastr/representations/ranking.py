@@ -1,6 +1,6 @@
 """Ranking perturbed noise-contrastive estimation, Eq. (nce-prelim) and Eq. (nce).
 
-What all contrastive representations share: sizes, encoders, the next-state factor conditioned on
+Shared by all contrastive representations: sizes, encoders, the next-state factor conditioned on
 the noise level, and the reward head.
 """
 
@@ -70,15 +70,15 @@ class RankingConfig(RepresentationConfig):
 
     @property
     def candidate_dim(self) -> int:
-        """Numbers that stand for one next state in the score: the effective NCE dimension."""
+        """Dimension of the next-state factor in the score: the effective NCE dimension."""
         return self.feature_dim
 
     @property
     def unseen_dim(self) -> int:
-        """How many of these numbers, from the first, may have any constant added.
+        """How many of its first coordinates the loss cannot see a constant in.
 
-        The ranking loss compares candidates: what all of them share in a plain inner product shifts
-        every logit of an anchor alike.
+        The ranking loss compares candidates: a constant that all of them share in an inner product
+        shifts every logit of an anchor alike.
         """
         return self.candidate_dim
 
@@ -264,7 +264,7 @@ class Contrast(eqx.Module):
 
 
 class Scored(NamedTuple):
-    """What the ranking loss asks of a representation about a batch."""
+    """What a representation gives the ranking loss for a batch."""
 
     score: Score
     features: Float[Array, "batch feature"]

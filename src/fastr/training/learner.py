@@ -1,4 +1,4 @@
-"""What one seed owns on the device, and the compiled programs that move all seeds at once."""
+"""One seed's state on the device, and the compiled programs that move all seeds at once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -83,7 +83,7 @@ class Learner(eqx.Module):
         return cls(agent, replay, Moments.empty(spec.state_dim), seed, broken_at, config, spec)
 
     def observe(self, row: Float[Array, " row"], steps: Int[Array, ""]) -> "Learner":
-        """With one more transition, after `steps` others."""
+        """Add one transition, after `steps` others."""
         learner = replace(self, replay=self.replay.add(row, steps))
         if self.agent.kept_networks:
             # What is kept was learned on observations in these units.
@@ -91,7 +91,7 @@ class Learner(eqx.Module):
         return replace(learner, moments=self.moments.update(row[: self.spec.state_dim]))
 
     def inherit(self, source: "Learner") -> "Learner":
-        """With what the configuration keeps taken from another learner."""
+        """The learner with the kept parts of another."""
         if not self.agent.kept_networks:
             return self
         return replace(self, agent=self.agent.inherit(source.agent), moments=source.moments)
@@ -125,7 +125,7 @@ class Learner(eqx.Module):
     def end_episode(
         self, episode_return: Float[Array, ""], over: Bool[Array, ""], updates: Int[Array, ""]
     ) -> "Learner":
-        """After a training episode of this return, if it is over."""
+        """Tell the agent the return of a training episode that is over."""
         after = self.agent.end_episode(episode_return, updates)
         return replace(self, agent=chosen(over, after, self.agent))
 
@@ -177,7 +177,7 @@ class Cohort(Flat):
 
     @property
     def updates(self) -> Any:
-        """Updates each seed has behind it, likewise."""
+        """Updates of each seed so far, likewise."""
         return self.part("updates")
 
     @classmethod
@@ -239,7 +239,7 @@ class Engine:
         return self._start(jax.device_put(np.asarray(self.seeds, np.int32), self.sharding))
 
     def no_metrics(self) -> Float[Array, "seed metric"]:
-        """What the first update writes its metrics over."""
+        """Placeholder for the metrics of an update before the first."""
         nothing = np.full((len(self.seeds), len(self.metric_names)), np.nan, np.float32)
         return jax.device_put(nothing, self.sharding)
 
@@ -263,9 +263,9 @@ class Engine:
     def _interact(
         self, cohort: Cohort, rows_and_states: Float[Array, "seed row_state"]
     ) -> tuple[Cohort, Float[Array, "seed action"]]:
-        """Take in the last transitions, then act on the states that followed.
+        """Add the last transitions, then act on the current states.
 
-        Both come in one array: each transfer to an accelerator costs more than what it carries.
+        Both come in one array: a transfer to an accelerator costs more than its content.
         """
         rows, states = jnp.split(rows_and_states, [self.spec.row_dim], axis=1)
         observe = jax.vmap(Learner.observe, in_axes=(0, 0, None))
@@ -278,9 +278,8 @@ class Engine:
     ) -> tuple[Cohort, Float[Array, "seed metric"]]:
         """One update of every seed; the metrics in the order of `metric_names`.
 
-        They take the place of the last update's, so that nothing lies elsewhere than it did at the
-        last call: an accelerator has the addresses in its recorded program, and every change of
-        one is a change of that program.
+        They overwrite the last update's, so that every array stays at its address: an accelerator
+        records addresses in its program, and each change of one changes the program.
         """
         cohort, metrics = self._learn(cohort)
         return cohort, jnp.stack([metrics[name] for name in self.metric_names], axis=1)
@@ -305,7 +304,7 @@ class Engine:
 def each_seed(function: Callable[[Learner], Result], learners: Learner) -> Result:
     """The function of every learner at once.
 
-    One learner goes without an axis of seeds: compilers lay arrays out worse around an axis of one.
+    One learner has no seed axis: compilers choose worse layouts around an axis of one.
     """
     if learners.seed.shape[0] > 1:
         return jax.vmap(function)(learners)

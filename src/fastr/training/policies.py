@@ -1,4 +1,4 @@
-"""Policies between processes and files: plain arrays on one side, a function on the other."""
+"""A policy as plain arrays, to travel between processes, and as a compiled function of them."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""A trained run as a library sees it: NumPy arrays in, NumPy arrays out.
+"""A trained run in Python: NumPy arrays in, NumPy arrays out.
 
 policy = fastr.load("runs/gait", seed=1)
 action = policy.act(state)
@@ -58,7 +58,7 @@ class Trained:
         return cls(path, config, spec, checkpoint.frames, config.seeds[0], policies, maps)
 
     def with_seed(self, seed: int) -> "Trained":
-        """The same run at another of its seeds; nothing is read again."""
+        """The same run at another of its seeds; no file is read again."""
         if seed not in self.config.seeds:
             raise UserError(f"Seed {seed} is not in {self.path}; it has {list(self.config.seeds)}.")
         return replace(self, seed=seed)
