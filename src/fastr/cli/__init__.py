@@ -60,7 +60,7 @@ OTHERS = {
     "coverage": "structure.Coverage",
     "theory": "theory.Theory",
     "transfer": "transfer.Transfer",
-    "collect": "data.Collect",
+    "collect": "collect.Collect",
     "misfit-figure": "data.MisfitFigure",
     "report": "report.Report",
 }
