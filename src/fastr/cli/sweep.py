@@ -15,7 +15,7 @@ from fastr.cli.show import Flag, Maybe, Several, print_json, print_table
 from fastr.core import Method, Preset, UserError, counted, require, write_errors
 from fastr.runs.directory import refuse_within_run
 from fastr.runs.locks import locked
-from fastr.studies.experiments import EXPERIMENTS, FRAMES, Grid, Name, Unit, parted
+from fastr.studies.experiments import EXPERIMENTS, FRAMES, SEEDS, Grid, Name, Unit, parted
 from fastr.sweep import cluster, state
 from fastr.sweep.process import PROGRAM
 
@@ -45,7 +45,7 @@ class Sweep:
     methods: Several[str] = ()
     """Methods instead of the experiment's; any that `fastr train --method` knows."""
     seeds: Several[int] = ()
-    """Seeds instead of the experiment's (the paper's 0 1 2 3 42; smoke has 0)."""
+    """Seeds of every training (default: the preset's, 0 1 2 3 42 or, if quick, 0)."""
     preset: Maybe[Preset] = None
     """Sizes and budget of every training: paper, or quick (smoke has quick)."""
     frames: Maybe[int] = None
@@ -59,7 +59,7 @@ class Sweep:
     address: Maybe[str] = None
     """Ray cluster to run on: host:port, or auto for the one that this machine is part of (default:
     this machine alone)."""
-    cpus_per_run: float = 1
+    cpus_per_run: float = 1.0
     """Cores that each run reserves: this limits how many run at a time."""
     gpus_per_run: Maybe[float] = None
     """GPUs of each run, whole or a part like 0.5 (default: 1 where there are any)."""
@@ -102,7 +102,7 @@ class Sweep:
             out=(self.out or Path("runs") / self.name).absolute(),
             tasks=distinct_tasks(self.tasks) or usual.tasks,
             methods=self.methods or usual.methods,
-            seeds=self.seeds or usual.seeds,
+            seeds=self.seeds or SEEDS[preset],
             frames=next(value for value in frames if value is not None),
             preset=preset,
             seeds_per_run=self.seeds_per_run,

@@ -31,6 +31,9 @@ CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 80 * 2**20
 """Near Ray's minimum: nothing is stored, and containers have little shared memory."""
 
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+"""For Ray, before it is imported: report nothing home, and print nothing about lost nodes."""
+
 
 class Outcome(NamedTuple):
     """How a unit ended in this sweep."""
@@ -126,7 +129,7 @@ class Task:
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
     """Ray on this machine, started for this process alone, or the cluster at an address."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.update(QUIET)
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
