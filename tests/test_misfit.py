@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from compiling import optimised
 from fastr.cli import run
 from fastr.core import EnvSpec, UserError
-from fastr.data.base import About
+from fastr.data import About
 from fastr.nn.optim import Adam, Trainable
 from fastr.report.gains import returns_of
 from fastr.report.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points
@@ -213,8 +213,7 @@ def test_every_transition_is_learned_from_once_an_epoch(files, tmp_path, monkeyp
 
 
 def store_of(name, path):
-    from fastr.data.opening import open_source
-    from fastr.data.store import spool
+    from fastr.data import open_source, spool
 
     return spool(open_source(name), path, observed_bounds=False, advance=lambda _: None)
 

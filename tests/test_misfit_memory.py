@@ -9,7 +9,7 @@ import pytest
 from fastr.training.memory import MEBIBYTE
 
 from fastr.core import EnvSpec, UserError
-from fastr.data.base import About
+from fastr.data import About
 from fastr.studies.misfit import memory
 from fastr.studies.misfit.config import KINDS, preset
 from fastr.studies.misfit.diagnose import diagnose

@@ -11,8 +11,7 @@ from fastr.cli.training import rows_of_all
 from fastr.core import Preset, UserError, require_seeds, write_errors
 from fastr.envs.names import spelled
 from fastr.representations.ranking import RankingConfig
-from fastr.studies.experiments import CONDITIONS
-from fastr.studies.units import slug
+from fastr.studies.experiments import CONDITIONS, slug
 from fastr.training.config import METHODS, TrainConfig, grounded, on_this_device, preset
 
 LARGEST_BATCH = 2**14

@@ -20,7 +20,7 @@ from fastr.runs.directory import CONFIG, RunDirectory, RunWriter, first_differen
 from fastr.runs.letters import say
 from fastr.runs.provenance import provenance
 from fastr.runs.summary import LAST, evaluations, summary
-from fastr.studies.units import slug
+from fastr.studies.experiments import slug
 from fastr.training.config import TrainConfig, from_json, to_json
 
 ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."
@@ -72,8 +72,8 @@ class Resume:
 def check_possible(config: TrainConfig, path: Path) -> None:
     """Raise UserError for a run that cannot be in this directory, before anything is written."""
     from fastr.envs import ending_spec
-    from fastr.training.inherit import legacy
     from fastr.training.cost import check_fits
+    from fastr.training.inherit import legacy
 
     spec = ending_spec(config.task, config.frame_skip)
     check_fits(config, spec)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from fastr.report.plots import FRAMES, RETURN
+from fastr.report.old_plots import FRAMES, RETURN
 from fastr.report.scatter import GAIN, Point
 
 

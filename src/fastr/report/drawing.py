@@ -6,7 +6,7 @@ from typing import Any
 
 from fastr.report.colors import LIGHT, looks, place
 from fastr.report.content import Chart, Intervals, Lines, Scatter
-from fastr.report.plots import band, from_zero, picture
+from fastr.report.old_plots import band, from_zero, picture
 from fastr.report.scatter import draw_panel
 
 

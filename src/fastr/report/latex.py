@@ -55,8 +55,4 @@ def latex_cell(grid: Grid, cell: Cell) -> str:
 
 def latex_text(text: str) -> str:
     """Escaped text with LaTeX's own signs for plus-minus, dashes and dots."""
-    plain = latex(text)
-    signs = {"±": r"$\pm$", "–": "--", "…": r"\dots{}"}
-    for sign, command in signs.items():
-        plain = plain.replace(sign, command)
-    return plain
+    return latex(text)

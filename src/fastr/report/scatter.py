@@ -10,7 +10,7 @@ import numpy as np
 
 from fastr.core import LARGEST, UserError
 from fastr.envs.names import respelled
-from fastr.report.plots import plotting
+from fastr.report.old_plots import plotting
 from fastr.runs.summary import number
 from fastr.runs.untrusted import bounded_bytes
 from fastr.studies.misfit.report import REPORT

@@ -17,7 +17,7 @@ from fastr.report.content import Section
 from fastr.report.drawing import draw
 from fastr.report.finals import Final, finals, labels
 from fastr.report.latex import latex_table
-from fastr.report.page import page
+from fastr.report.old_page import page
 from fastr.report.reading import MADE_BY, Found
 from fastr.report.returns import returns_section, table_one
 from fastr.report.sections import (
@@ -35,7 +35,7 @@ from fastr.report.studies import (
     transfer_section,
 )
 from fastr.report.text import csv_cell, shown
-from fastr.runs.commits import commit
+from fastr.runs.provenance import commit
 
 FORMATS = ("png", "svg", "pdf")
 LEFT = (".png", ".svg", ".pdf", ".csv", ".tex", ".txt")

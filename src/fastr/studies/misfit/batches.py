@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from fastr.core import EnvSpec, UserError, counted
-from fastr.data.store import Store
+from fastr.data import Dataset as Store
 from fastr.studies.misfit.config import MisfitConfig
 from fastr.studies.misfit.predictors import SAMPLE_ROWS, Scales, scales_of
 from fastr.studies.misfit.splits import Split, split

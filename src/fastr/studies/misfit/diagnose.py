@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from fastr.core import UserError, write_errors
-from fastr.data.base import Source, require_bounds
-from fastr.data.opening import open_source
-from fastr.data.store import Store, spool
-from fastr.runs.directory import json_value
-from fastr.runs.folders import made
+from fastr.data import Dataset as Store
+from fastr.data import Source, open_source, require_bounds, spool
+from fastr.runs import json_value, made
 from fastr.runs.provenance import provenance
 from fastr.studies.misfit.batches import Prepared, groups, prepare
 from fastr.studies.misfit.config import MisfitConfig

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastr.report.plots import plotting
+from fastr.report.old_plots import plotting
 from fastr.studies.misfit.report import NAMES, Tested
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fastr.core import EnvSpec, UserError, counted
-from fastr.data.base import About
+from fastr.data import About
 from fastr.studies.misfit.config import KINDS, Kind, MisfitConfig, PredictorConfig
 from fastr.studies.misfit.predictors import SAMPLE_ROWS, Scales
 from fastr.studies.misfit.program import Program

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.core import EnvSpec
-from fastr.data.base import About
+from fastr.data import About
 from fastr.nn.networks import Linear
 from fastr.nn.optim import Metrics
 from fastr.representations.cp import CP
