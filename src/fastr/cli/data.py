@@ -21,7 +21,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True)
 class Misfit:
-    """Whether the CP factorization fits the dynamics behind a log of transitions."""
+    """Measure whether the CP factorization fits the dynamics of a dataset of transitions."""
 
     config: MisfitConfig
     datasets: Annotated[tuple[str, ...], tyro.conf.Positional, places("DATASET")] = ()
@@ -33,7 +33,7 @@ class Misfit:
 
     def run(self) -> int:
         """Read, train, compare, judge."""
-        from fastr.studies.misfit.diagnose import diagnose
+        from fastr.studies.misfit.report import diagnose
 
         if not self.datasets:
             raise UserError(
@@ -51,9 +51,7 @@ class Misfit:
 
 
 def print_misfits(report: dict[str, Any]) -> None:
-    """A table and the verdicts."""
-    from fastr.studies.misfit.report import said
-
+    """Print a table and the verdicts."""
     rows = []
     for entry in report["datasets"]:
         intervals = [
@@ -64,9 +62,10 @@ def print_misfits(report: dict[str, Any]) -> None:
     columns = ("dataset", "actions", "NCE misfit (nats)", "moment misfit", "gain")
     print_table("CP misfit: CP less joint, test part, 95% intervals", columns, rows)
     for entry in report["datasets"]:
-        print(f"\n{entry['name']}")
-        for sentence in said(entry["verdict"]):
-            print(f"  {sentence}")
+        verdict = entry["verdict"]
+        doubts = [f"Doubt: {doubt}" for doubt in verdict["doubts"]]
+        lines = [*verdict["sentences"], *doubts, f"Next: {verdict['next_step']}"]
+        print("\n  ".join((f"\n{entry['name']}", *lines)))
     print(f"\nit took {report['seconds']:,.0f} s", file=sys.stderr)
 
 
