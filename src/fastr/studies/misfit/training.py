@@ -67,8 +67,12 @@ class Program:
 
             return jax.lax.fori_loop(0, count, update, (trainable, jnp.zeros(2)))
 
+        # Below an axis of length one, XLA rounds the products of one or many datasets alike.
+        every = jax.vmap(jax.vmap(one), in_axes=(0, 0, None))
+        first_axis = jax.tree.map(lambda leaf: leaf[None], (trainables, rows))
         with matmul_precision(self.config.precision):
-            return jax.vmap(one)(trainables, rows, jnp.asarray(self.seeds, jnp.int32))
+            found = every(*first_axis, jnp.asarray(self.seeds, jnp.int32))
+        return jax.tree.map(lambda leaf: leaf[0], found)
 
     @partial(jax.jit, static_argnums=0)
     def held_out(
