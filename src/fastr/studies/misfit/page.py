@@ -106,7 +106,7 @@ def learning(
                 for epoch in epochs
             ]
         )
-        mean, low, high = values.mean(axis=1), values.min(axis=1), values.max(axis=1)
+        mean, low, high = (f(values, axis=1).tolist() for f in (np.mean, np.min, np.max))
         lines.append(Curve(NAMES[kind], epochs, mean, low, high, color=color))
     chance = ("no knowledge", entry["chance_nce"] if key == "nce" else 1.0)
     return curves(

@@ -67,12 +67,9 @@ class Program:
 
             return jax.lax.fori_loop(0, count, update, (trainable, jnp.zeros(2)))
 
-        # Below an axis of length one, XLA rounds the products of one or many datasets alike.
-        every = jax.vmap(jax.vmap(one), in_axes=(0, 0, None))
-        first_axis = jax.tree.map(lambda leaf: leaf[None], (trainables, rows))
         with matmul_precision(self.config.precision):
-            found = every(*first_axis, jnp.asarray(self.seeds, jnp.int32))
-        return jax.tree.map(lambda leaf: leaf[0], found)
+            seeds = jnp.asarray(self.seeds, jnp.int32)
+            return over_seeds(one, (0, 0, 0), trainables, rows, seeds)
 
     @partial(jax.jit, static_argnums=0)
     def held_out(
@@ -87,7 +84,7 @@ class Program:
         numbers = first + jnp.arange(rows.shape[0])
         keys = jax.vmap(partial(stream, jnp.zeros((), jnp.int32), purpose))(numbers)
 
-        def one(trainable: Trainable[Predictor]) -> Array:
+        def one(trainable: Trainable[Predictor], rows: Array, keys: Array) -> Array:
             net = trainable.net
             return jax.lax.map(
                 lambda batch: net.held_out(scales.batch(batch[0], self.spec), batch[1]),
@@ -95,7 +92,17 @@ class Program:
             )
 
         with matmul_precision(self.config.precision):
-            return jax.vmap(one)(trainables)
+            return over_seeds(one, (0, None, None), trainables, rows, keys)
+
+
+def over_seeds(one: Callable[..., Any], in_axes: tuple[int | None, ...], *arguments: Any) -> Any:
+    """vmap over the seeds, under an outer axis of length one.
+
+    Without that axis XLA rounds some products differently, in the last digit.
+    """
+    outer = jax.vmap(jax.vmap(one, in_axes))
+    found = outer(*jax.tree.map(lambda leaf: leaf[None], arguments))
+    return jax.tree.map(lambda leaf: leaf[0], found)
 
 
 @partial(jax.jit, donate_argnums=0)
