@@ -18,7 +18,7 @@ from fastr.representations.schedule import perturb
 from fastr.representations.tucker import TuckerConfig
 from fastr.studies.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
 from fastr.training.config import grounded, preset
-from fastr.training.count import multiply_adds, network_parameters
+from fastr.training.cost import multiply_adds, network_parameters
 from fastr.training.methods import named
 
 ROOT = Path(__file__).parents[1]

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import tyro
 
-from fastr.agents.spectral import Keep, SpectralConfig, part_to_keep
+from fastr.agents.spectral import SpectralConfig
 from fastr.cli.looking import opened
 from fastr.cli.show import Flag, Maybe, places, print_json, print_table, write_csv
 from fastr.cli.training import rows_of_all
 from fastr.core import UserError
 from fastr.envs import require_imported
 from fastr.envs.shifts import split
+from fastr.representations.base import Keep
 from fastr.runs.directory import RunDirectory
 from fastr.runs.summary import evaluations, summary
 from fastr.studies.units import slug
@@ -89,7 +90,7 @@ class Transfer:
                 )
             # Its policies are played unadapted at the end: without a checkpoint, fail now.
             directory.latest()
-            kept = part_to_keep(config.agent.representation)
+            kept = config.agent.representation.keepable
             keep: Keep = kept if self.keep == "largest" else self.keep
             found.append(self.condition(path, config, keep))
             if self.figure and keep != "nothing":
@@ -170,11 +171,11 @@ def result_of(
 ) -> dict[str, Any]:
     """One condition's parameters and returns."""
     from fastr.envs import spec
-    from fastr.training.count import kept_networks, network_parameters
+    from fastr.training.cost import kept_parameters, network_parameters
 
     config = condition.config
-    networks = network_parameters(config, spec(config.task, config.frame_skip))
-    frozen = sum(networks[name] for name in kept_networks(config))
+    sizes = spec(config.task, config.frame_skip)
+    networks, frozen = network_parameters(config, sizes), kept_parameters(config, sizes)
     source = RunDirectory.open(condition.source)
     reference, _ = returns_of(source.rows(), from_json(source.config["train"]).seeds)
     mean, std = returns_of(rows, config.seeds)

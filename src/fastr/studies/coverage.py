@@ -16,12 +16,12 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
 from fastr import envs
+from fastr.agents.base import AgentConfig
 from fastr.core import EnvSpec, UserError
 from fastr.representations.ranking import Contrastive, RankingConfig
 from fastr.representations.schedule import perturb
 from fastr.representations.scores import ranking_loss
 from fastr.training.config import METHODS, TrainConfig
-from fastr.training.methods import AgentConfig
 from fastr.transition import Transition
 
 TOLERANCE = 1e-10

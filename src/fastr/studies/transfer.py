@@ -13,9 +13,9 @@ from fastr.representations.factored import Factored
 from fastr.representations.ranking import Contrastive
 from fastr.runs.directory import RunDirectory
 from fastr.studies.coverage import Rows, random_rows
-from fastr.training.arrays import saved_cohort
 from fastr.training.config import from_json
 from fastr.training.learner import Cohort, Learner
+from fastr.training.state import saved_cohort
 from fastr.transition import Transition
 
 HELD_OUT = 512

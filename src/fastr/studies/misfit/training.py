@@ -18,7 +18,7 @@ from fastr.nn.streams import stream
 from fastr.studies.misfit.config import KINDS, Kind, MisfitConfig, PredictorConfig
 from fastr.studies.misfit.data import Prepared, held_out_order, in_order, pieces, training_order
 from fastr.studies.misfit.predictors import Predictor, Scales
-from fastr.training.count import parameters
+from fastr.training.cost import parameters
 
 # Each purpose has a random stream of its own.
 INITIALISATION, NOISE, VALIDATION, TEST = range(4)
