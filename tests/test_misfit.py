@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 
 import equinox as eqx
@@ -20,8 +19,6 @@ from fastr.cli import run
 from fastr.core import EnvSpec, UserError
 from fastr.data.base import About
 from fastr.nn.optim import Adam, Trainable
-from fastr.report.gains import returns_of
-from fastr.report.scatter import EXTRA_TASKS, TABLE_TASKS, missing, points
 from fastr.representations.scores import ranking_loss, ranking_losses
 from fastr.studies.misfit import batches
 from fastr.studies.misfit import report as diagnosis
@@ -33,7 +30,6 @@ from fastr.studies.misfit.intervals import Estimate, estimate
 from fastr.studies.misfit.predictors import Predictor, scales_of
 from fastr.studies.misfit.splits import split
 from fastr.studies.misfit.verdict import Evidence, verdict
-from report_inputs import EVALUATIONS, write_run
 from transitions import walk, write_npz
 
 DIMS, EPISODES, STEPS = 2, 50, 100
@@ -521,196 +517,3 @@ def test_datasets_of_one_name_go_by_their_paths(tmp_path):
     other = write_npz(tmp_path / "other.npz", walk())
     found = [source.about.name for source in opened([str(path) for path in (*paths, other)])]
     assert found == [str(paths[0]), str(paths[1]), "other"]
-
-
-def entry_of(name, task, action_dim=6):
-    misfit = {"value": 0.1, "low": 0.0, "high": 0.2}
-    return {
-        "name": name,
-        "task": task,
-        "action_dim": action_dim,
-        "nce_misfit": misfit,
-        "moment_misfit": misfit,
-    }
-
-
-def test_the_figure_joins_reports_with_returns(tmp_path, capsys):
-    entries = [entry_of("a", "walker-walk"), entry_of("b", "humanoid_run", 21)]
-    (tmp_path / "report.json").write_text(json.dumps({"datasets": entries}))
-    table = tmp_path / "published.csv"
-    table.write_text('method,task,mean\n"FaStR",walker-walk,974\n"CTRL-SR",walker_walk,978\n')
-    curves = tmp_path / "curves.csv"
-    lines = [
-        f"{m},humanoid-run,{f},{s},{100 * (m == 'fastr') + f + s}"
-        for m in ("fastr", "ctrl-sr")
-        for f in range(20)
-        for s in (0, 1)
-    ]
-    curves.write_text("\n".join(["method,task,frames,seed,return", *lines]))
-    returns = returns_of([table, curves])
-    assert returns["walker-walk", "ctrl-sr"] == 978
-    assert returns["humanoid-run", "ctrl-sr"] == pytest.approx(14.5 + 0.5)
-    found = points([tmp_path], returns)
-    assert [point.gain for point in found] == [-4, 100]
-    assert "dog-run" in missing(found)[0]
-    arguments = ["misfit-figure", str(tmp_path), "--returns", str(table), str(curves)]
-    assert run([*arguments, "--out", str(tmp_path / "figure.png")]) == 0
-    assert ": 2 markers\n" in capsys.readouterr().out
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
-    assert (tmp_path / "figure.csv").read_text().splitlines()[1].startswith("walker-walk,a,6,0.1")
-    (tmp_path / "folder.png").mkdir()
-    assert run([*arguments, "--out", str(tmp_path / "folder.png")]) == 2
-    assert "folder.png is a directory" in capsys.readouterr().err
-    assert not (tmp_path / "folder.csv").exists()
-
-
-def test_a_figure_without_a_marker_leaves_nothing(tmp_path, refused):
-    (tmp_path / "report.json").write_text(json.dumps({"datasets": [entry_of("a", "dog-run")]}))
-    table = tmp_path / "returns.csv"
-    table.write_text("method,task,mean\nfastr,dog-run,9\n")
-    arguments = ["misfit-figure", str(tmp_path), "--returns", str(table)]
-    refused([*arguments, "--out", str(tmp_path / "new" / "a.png")], "No dataset has both")
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "start"), [("a.PNG", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")]
-)
-def test_the_figure_has_the_form_that_its_name_says(name, start, tmp_path):
-    (tmp_path / "report.json").write_text(json.dumps({"datasets": [entry_of("a", "dog-run")]}))
-    table = tmp_path / "returns.csv"
-    table.write_text("method,task,mean\nfastr,dog-run,560\nctrl-sr,dog-run,100\n")
-    arguments = ["misfit-figure", str(tmp_path), "--returns", str(table)]
-    assert run([*arguments, "--out", str(tmp_path / name)]) == 0
-    assert (tmp_path / name).read_bytes().startswith(start)
-
-
-SHARE = 6.5 / 11
-"""Of the last return, in the mean of the last ten of `write_run`'s curves."""
-
-
-def gain_of(*paths):
-    returns = returns_of(paths)
-    return returns["walker-walk", "fastr"] - returns["walker-walk", "ctrl-sr"]
-
-
-def test_the_gain_is_over_all_seeds_in_whatever_order_their_runs_are_named(tmp_path):
-    runs = [
-        write_run(tmp_path / "a", "walker-walk", "fastr", (0,), 900.0),
-        write_run(tmp_path / "b", "walker-walk", "fastr", (1,), 99.0),
-        write_run(tmp_path / "c", "walker-walk", "ctrl-sr", (0,), 400.0),
-    ]
-    for order in permutations(runs):
-        assert gain_of(*order, runs[0]) == pytest.approx(100 * SHARE)
-
-
-def test_runs_that_are_not_alike_have_no_gain(tmp_path):
-    fastr = write_run(tmp_path / "a", "walker-walk", "fastr", (0,))
-    short = write_run(tmp_path / "b", "walker-walk", "ctrl-sr", (0,), 9.0, EVALUATIONS[:11])
-    quick = write_run(tmp_path / "c", "walker-walk", "ctrl-sr", (0,), preset="quick")
-    again = write_run(tmp_path / "d", "walker-walk", "fastr", (0,))
-    joint = write_run(tmp_path / "e", "walker-walk", "ctrl-sr", (0,), 80.0)
-    assert returns_of([fastr, short]) == returns_of([fastr, quick]) == {}
-    assert returns_of([fastr, again, joint]) == {}
-    assert gain_of(quick, fastr, joint) == pytest.approx(20 * SHARE)
-
-
-def test_runs_are_compared_with_those_of_the_same_options(tmp_path):
-    """Whatever else was tried on the task, by how many options and named in whatever order."""
-    odd = {"frame_skip": 1, "eval_episodes": 7, "replay_capacity": 99}
-    runs = [
-        write_run(tmp_path / "a", "walker-walk", "fastr", (0,), 300.0, **odd),
-        write_run(tmp_path / "b", "walker-walk", "fastr", (0,), 200.0),
-        write_run(tmp_path / "c", "walker-walk", "fastr", (0,), 800.0, frames=22_000),
-        write_run(tmp_path / "d", "walker-walk", "ctrl-sr", (0,), 100.0),
-        write_run(tmp_path / "e", "walker-walk", "ctrl-sr", (0,), 900.0, **odd),
-    ]
-    for order in permutations(runs[:4]):
-        assert gain_of(*order) == pytest.approx(100 * SHARE)
-    with pytest.raises(UserError, match="several pairs"):
-        returns_of(runs)
-    assert gain_of(*runs[:3], runs[4]) == pytest.approx(-600 * SHARE)
-
-
-def test_several_gains_on_a_task_are_refused(tmp_path):
-    runs = [
-        write_run(tmp_path / f"{method}-{preset}", "walker-walk", method, (0,), preset=preset)
-        for method in ("fastr", "ctrl-sr")
-        for preset in ("paper", "quick")
-    ]
-    with pytest.raises(
-        UserError, match=r"several pairs .* walker-walk \(.*fastr-paper; .*fastr-quick\)"
-    ):
-        returns_of(runs)
-
-
-def test_a_spreadsheets_table_is_read_and_no_mean_is_there_twice(tmp_path):
-    table = tmp_path / "returns.csv"
-    text = "task,method,mean,frames\nwalker-walk,FaStR,90,11000\nwalker-walk,CTRL-SR,70,11000\n"
-    table.write_text(text, encoding="utf-8-sig")
-    assert gain_of(table) == 20
-    table.write_text(text + "walker_walk,fastr,10,11000\n")
-    with pytest.raises(UserError, match="line 4: fastr on walker-walk is there twice"):
-        returns_of([table])
-    table.write_text("task,method,mean,frames\nwalker-walk,CTRL-SR,70,11000\n")
-    run = write_run(tmp_path / "a", "walker-walk", "fastr", (0,), 110 / SHARE)
-    assert gain_of(table, run) == pytest.approx(40)
-    table.write_text("task,method,mean\nwalker-walk,CTRL-SR,70\n")
-    assert returns_of([table, run]) == {}
-    table.write_text("task,method,mean\nwalker-walk,CTRL-SR,high\n")
-    with pytest.raises(UserError, match="line 2: mean is 'high'; it must be a finite number"):
-        returns_of([table])
-
-
-def test_thirteen_tasks_are_named():
-    assert len({*TABLE_TASKS, *EXTRA_TASKS}) == 13
-
-
-@given(content=st.binary(max_size=60) | st.text("method,task,mean\n0123\"'x", max_size=60))
-@settings(max_examples=60, deadline=None)
-def test_any_table_is_read_or_refused(content, tmp_path_factory):
-    path = tmp_path_factory.mktemp("table") / "table.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    try:
-        returns = returns_of([path])
-    except UserError as error:
-        assert str(path) in str(error)  # noqa: PT017
-        return
-    assert all(math.isfinite(value) for value in returns.values())
-
-
-@pytest.mark.parametrize("change", [{"action_dim": 10**400}, {"nce_misfit": {"value": 10**400}}])
-def test_a_report_with_a_number_beyond_all_bounds_is_refused(change, tmp_path):
-    misfit = {"value": 0.1, "low": 0.05, "high": 0.2}
-    entry = {"name": "log", "action_dim": 6, "nce_misfit": misfit, "moment_misfit": misfit}
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps({"datasets": [entry]}))
-    assert points([path], {})[0].action_dim == 6
-    entry |= {name: misfit | v if isinstance(v, dict) else v for name, v in change.items()}
-    path.write_text(json.dumps({"datasets": [entry]}))
-    with pytest.raises(UserError, match="is not a report"):
-        points([path], {})
-
-
-@given(
-    content=st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["datasets", "name", "nce_misfit", "moment_misfit", "action_dim"]),
-                inner,
-                max_size=4,
-            )
-        ),
-        max_leaves=12,
-    )
-)
-@settings(max_examples=60, deadline=None)
-def test_any_report_is_read_or_refused(content, tmp_path_factory):
-    path = tmp_path_factory.mktemp("report") / "report.json"
-    path.write_text(json.dumps(content))
-    try:
-        points([path], {})
-    except UserError as error:
-        assert str(path) in str(error)  # noqa: PT017

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastr.report.table import Table
+from fastr.report.table import Table, Value
 from fastr.runs.summary import evaluations
 
 RETURN = "return of the greedy policy"
@@ -174,11 +174,11 @@ def curves(
         if axes.y_scale == "linear" and canvas.dataLim.y0 >= 0:
             canvas.set_ylim(bottom=0)
 
-    rows = []
+    rows: list[list[Value]] = []
     for line in lines:
-        blank = [None] * len(line.x)
-        bounds = (line.low, line.high) if len(line.low) else (blank, blank)
-        rows += [[line.label, *point] for point in zip(line.x, line.y, *bounds, strict=True)]
+        bounds = [line.low, line.high] if len(line.low) else [[None] * len(line.x)] * 2
+        columns = [np.asarray(part).tolist() for part in (line.x, line.y, *bounds)]
+        rows += [[line.label, *point] for point in zip(*columns, strict=True)]
     rows += [[label, None, level, None, None] for label, level in levels]
     ends = "; ".join(f"{line.label} {line.y[-1]:,.4g}" for line in lines if len(line.y))
     return Figure(

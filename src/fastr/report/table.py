@@ -51,7 +51,7 @@ class Cell(NamedTuple):
     """One cell: its text, and what is known about it."""
 
     text: str
-    value: float | None = None
+    value: int | float | None = None
     """The number in the CSV file; None for text."""
     bold: bool = False
     notes: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Cell(NamedTuple):
     """Colour on the page."""
 
 
-Value = Cell | str | float | None
+Value = Cell | str | int | float | None
 
 
 def cell(value: Value) -> Cell:
