@@ -15,7 +15,7 @@ from fastr.report.evaluations import LARGEST_FILE, csv_evaluations, row_evaluati
 from fastr.report.gains import read_misfits
 from fastr.report.reading import external, read, read_sidecar
 from fastr.report.series import aligned, finals, shortcomings, united
-from fastr.report.table import csv_cell, file_name, latex, markdown, shown
+from fastr.report.table import csv_cell, latex, markdown, shown
 from report_inputs import misfit_report, write_run
 
 QUICKLY = settings(
@@ -84,21 +84,6 @@ def test_a_csv_gives_back_its_curves(tmp_path, curves):
     ((key, found),) = csv_evaluations(path).items()
     assert key == ("", "")
     assert found.curves == table(curves)
-
-
-@QUICKLY
-@given(CURVES)
-def test_rows_give_back_their_curves(curves):
-    rows = [
-        {"kind": "evaluation", "seed": int(s), "frames": f, "return": v, "seconds": f / 7}
-        for s, points in curves.items()
-        for f, v in points.items()
-    ]
-    noise = [{"kind": "episode", "seed": "?", "frames": None}]
-    found = row_evaluations([*noise, *rows], "here")
-    assert found.curves == table(curves)
-    assert found.lost == 0
-    assert found.seconds == max(row["seconds"] for row in rows)
 
 
 @QUICKLY
@@ -192,6 +177,7 @@ def test_a_wrong_table_is_said_with_its_place(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"seeds": [1]}, "seed 0, which its sidecar does not name"),
         ({"comand": "x"}, "Did you mean command"),
         ({"commit": None}, "lacks commit"),
         ({"seeds": "0"}, "list of whole numbers"),
@@ -206,28 +192,8 @@ def test_a_wrong_sidecar_is_said(tmp_path, change, said):
     with pytest.raises(UserError) as error:
         read([path])
     assert said in str(error.value)
-
-
-def test_a_name_in_column_and_sidecar_is_refused(tmp_path):
-    path = put(tmp_path, "curve", "task,frames,seed,return\ndog-run,0,0,1\n")
     with pytest.raises(UserError, match="both its column and its sidecar"):
-        read([path])
-
-
-def test_a_seed_that_the_sidecar_does_not_name_is_refused(tmp_path):
-    path = put(tmp_path, "curve", "frames,seed,return\n0,7,1\n")
-    with pytest.raises(UserError, match="seed 7"):
-        read([path])
-
-
-def test_results_beside_a_diagnosis_are_read_by_their_sidecars(tmp_path):
-    put(tmp_path, "mine", "frames,seed,return\n0,0,1\n")
-    (tmp_path / "report.json").write_text("{}")
-    (tmp_path / "curve.csv").write_text("a table of the diagnosis without a sidecar")
-    found = read([tmp_path])
-    assert [series.label for series in found.series] == ["FaStR"]
-    assert len(found.left_out) == 1
-    assert "report.json" in found.left_out[0]
+        read([put(tmp_path, "curve", "task,frames,seed,return\ndog-run,0,0,1\n")])
 
 
 def test_what_lies_behind_a_link_is_left_out_and_said(tmp_path):
@@ -248,16 +214,15 @@ def test_below_a_folder_a_wrong_file_is_left_out_and_said(tmp_path):
     put(tmp_path / "deep" / "er", "good", "frames,seed,return\n0,0,1\n0,1,2\n")
     put(tmp_path, "bad", "frames,seed,return\nx,0,1\n")
     (tmp_path / "alone.csv").write_text("frames,seed,return\n0,0,1\n")
-    found = read([tmp_path])
+    # Of the tables of a misfit only its report is read.
+    misfit_report(tmp_path / "misfit", "walker-walk")
+    (tmp_path / "misfit" / "curves.csv").write_text("a table without a sidecar")
+    found = read([tmp_path, tmp_path])
     assert [one.label for one in found.series] == ["FaStR"]
+    assert len(found.misfits) == 1
     assert len(found.left_out) == 2
     assert "alone.csv has no alone.json" in found.left_out[0]
     assert "bad.csv, line 2" in found.left_out[1]
-
-
-def test_a_path_given_twice_is_read_once(tmp_path):
-    path = put(tmp_path, "curve", "frames,seed,return\n0,0,1\n0,1,2\n")
-    assert len(read([path, tmp_path, tmp_path]).series) == 1
 
 
 def one(tmp_path, text, **about):
@@ -330,15 +295,6 @@ def test_no_text_is_a_formula_in_a_spreadsheet(text):
     csv.writer(out).writerow([csv_cell(text)])
     ((cell,),) = csv.reader(io.StringIO(out.getvalue()))
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
-
-
-@given(some.text())
-def test_names_of_files_are_plain(text):
-    name = file_name(text, ["unnamed"])
-    assert name
-    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
-    assert len(name) < 80
-    assert file_name(text, [name]) != name
 
 
 @given(some.text(alphabet=some.characters(codec="utf-8")))

@@ -51,13 +51,6 @@ def test_rliables_numbers():
     assert probability_of_improvement(stacked(X), stacked(Y)) == pytest.approx(1 / 3)
 
 
-def test_the_interquartile_mean_drops_a_quarter_at_each_end():
-    """Of 1, 2, 3, 4, 5, 6, 7, 100 the middle half is 3, 4, 5, 6."""
-    scores = [np.array([1.0, 100.0, 3.0]), np.array([2.0, 4.0, 5.0, 6.0, 7.0])]
-    assert iqm([task[None] for task in scores]) == pytest.approx(4.5)
-    assert scipy.stats.trim_mean(np.concatenate(scores), 0.25) == pytest.approx(4.5)
-
-
 def test_improvement_is_the_mann_whitney_statistic_over_all_pairs():
     generator = np.random.default_rng(3)
     x, y = generator.integers(0, 5, size=(2, 7)).astype(float)
@@ -132,13 +125,6 @@ def test_frames_to_a_return_count_those_that_never_got_there():
     assert median_frames(fifty.per_seed) == 20
     (seventy,) = reaching(final, [70.0])
     assert (seventy.per_seed, seventy.frames) == ((None, 20, None), 20)
-
-
-def test_default_returns_to_reach_are_shares_of_the_best_mean():
-    final = numbers(series("a-b", "fastr", [[0, 3, 6]]), series("a-b", "td3", [[0, 0, 3]]))
-    assert [entry.wanted for entry in reaching(final, [])] == pytest.approx([1.5, 1.5, 2.7, 2.7])
-    negative = numbers(series("a-b", "fastr", [[-3, -2, -1]]))
-    assert reaching(negative, []) == []
 
 
 def test_methods_are_compared_where_all_of_them_were():

@@ -20,11 +20,11 @@ from fastr.runs.summary import LAST
 
 @dataclass(frozen=True)
 class Report:
-    """Learning curves, the paper's Table 1, statistics and cost of any number of runs.
+    """Learning curves, the paper's Table 1, statistics, misfit and cost of any number of runs.
 
-    OUT gets index.html, which needs nothing beside it and no network; figures/ with each chart as
-    PNG, SVG and PDF, its numbers (.csv) and its command (.txt); tables/ as CSV and LaTeX. JAX is
-    never loaded. A method with fewer seeds, evaluations or frames than its peers is marked.
+    OUT gets index.html, one page that needs no network; figures/ with each figure as PNG, SVG and
+    PDF and its numbers as CSV; tables/ as CSV and LaTeX. JAX is never loaded. A method with fewer
+    seeds, evaluations or frames than its peers is marked.
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, places("PATH")] = ()

@@ -71,23 +71,18 @@ def sections(
     return [part for part in parts if part.figures or part.tables or part.paragraphs], numbers
 
 
-# Learning curves.
-
-
 def looks(here: Sequence[Final], everyone: Sequence[str]) -> dict[str, tuple[int, object]]:
-    """Colour and dash of each curve: a method has one colour in every figure, variants have dashes.
-
-    From the ninth method on colours come again with other dashes.
-    """
+    """Colour and dash of each curve: one colour per method in all figures, dashes for variants."""
     families = list(dict.fromkeys(label.partition(", ")[0] for label in everyone))
-    seen: dict[str, int] = {}
+    variants: dict[str, int] = {}
     result = {}
     for label in sorted((final.label for final in here), key=everyone.index):
         family = label.partition(", ")[0]
+        variants[family] = variants.get(family, 0) + (label != family)
+        # From the eighth method on colours come again, with another dash.
         turn, place = divmod(families.index(family), GREY)
-        variant = seen.get(family, 0) if family != label else 0
-        seen[family] = variant + 1
-        result[label] = place, DASHES[(variant + 3 * turn) % len(DASHES)]
+        dash = 0 if label == family else 1 + (variants[family] - 1) % (len(DASHES) - 1)
+        result[label] = place, DASHES[(dash + 3 * turn) % len(DASHES)]
     return result
 
 
@@ -128,9 +123,6 @@ def unadapted(found: Found, here: Sequence[Final]) -> list[tuple[str, float]]:
             if not math.isnan(value):
                 result[f"{NAMES.get(method, method)}, unadapted"] = value
     return list(result.items())
-
-
-# Returns.
 
 
 def plus_minus(mean: float, std: float | None) -> str:
@@ -223,9 +215,6 @@ def returns_table(found: Sequence[Final]) -> Table:
     )
     columns = (*columns, f"paper, at {FRAMES:,} frames")
     return Table("returns", "Every measured return", columns, rows, remarks)
-
-
-# Statistics and cost.
 
 
 def aggregate_section(found: Sequence[Final], seed: int) -> Section:
@@ -335,9 +324,6 @@ def clock_section(found: Sequence[Final], price: float | None) -> Section:
     title = "Hours, frames per second and cost"
     table = Table("clock", title, (*columns, "cost", "hardware"), rows, (remark,))
     return Section("clock", "Wall-clock and cost", tables=[table] if rows else ())
-
-
-# The paper's other experiments.
 
 
 def misfit_section(found: Found) -> Section:

@@ -171,10 +171,12 @@ def join(group: Sequence[Series]) -> list[Series]:
     if len(group) == 1:
         return list(group)
     if len(set(seeds)) < len(seeds) or not all(one.settings for one in group):
-        paths = distinct_ends([one.origins[0].path for one in group])
+        paths = [one.origins[0].path for one in group]
+        names = [PurePath(path).name for path in paths]
+        places = names if len(set(names)) == len(names) else paths
         return [
-            replace(one, differences=", ".join(filter(None, (one.differences, path))))
-            for one, path in zip(group, paths, strict=True)
+            replace(one, differences=", ".join(filter(None, (one.differences, place))))
+            for one, place in zip(group, places, strict=True)
         ]
     seconds = [one.seconds for one in group if one.seconds is not None]
     ends = [one.last_evaluation for one in group if one.last_evaluation is not None]
@@ -188,16 +190,6 @@ def join(group: Sequence[Series]) -> list[Series]:
         seconds=sum(seconds) if len(seconds) == len(group) else None,
     )
     return [whole]
-
-
-def distinct_ends(paths: Sequence[str]) -> list[str]:
-    """The ends of these paths, as long as they must be to differ."""
-    parts = [PurePath(path).parts for path in paths]
-    for length in range(1, max(map(len, parts)) + 1):
-        ends = ["/".join(part[-length:]) for part in parts]
-        if len(set(ends)) == len(ends):
-            return ends
-    return [f"{path} ({i})" for i, path in enumerate(paths, 1)]
 
 
 @dataclass(frozen=True, eq=False)
