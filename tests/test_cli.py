@@ -127,15 +127,6 @@ WRONG = {
     ),
     "no dataset": (["misfit"], ["DATASET"]),
     "no such dataset": (["misfit", "nowhere"], ["nowhere"]),
-    "no reports": (["misfit-figure", "nowhere", "--returns", "nothing.csv"], ["nothing.csv"]),
-    "no picture": (
-        ["misfit-figure", "nowhere", "--returns", "nothing.csv", "--out", "figure.csv"],
-        ["--out figure.csv must end in .png, .svg or .pdf."],
-    ),
-    "nameless picture": (
-        ["misfit-figure", "nowhere", "--returns", "nothing.csv", "--out", "figure"],
-        ["--out figure must end in"],
-    ),
     "no run": (["resume", "nowhere"], ["nowhere", "not a run"]),
     "no run to evaluate": (["eval", "nowhere"], ["nowhere", "not a run"]),
     "no video": (["play", "nowhere"], ["--video", "--window"]),

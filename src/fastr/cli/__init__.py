@@ -37,7 +37,6 @@ fastr: factorized spectral representations for reinforcement learning
   fastr theory        run the paper's claims      fastr theory separation --out pages/theory
   fastr collect TASK  write transitions           fastr collect walker-walk --out walker-v0
   fastr misfit DATA   does the factorization fit  fastr misfit walker-v0 --preset quick
-  fastr misfit-figure misfit against return gain  fastr misfit-figure misfit/* --returns runs/*
   fastr report RUNS   tables, curves, statistics  fastr report runs --out report
   fastr sweep NAME    run a whole experiment      fastr sweep table1 --dry-run
 
@@ -57,7 +56,6 @@ OTHERS = {
     "theory": "theory.Theory",
     "transfer": "transfer.Transfer",
     "collect": "data.Collect",
-    "misfit-figure": "data.MisfitFigure",
     "report": "report.Report",
 }
 """Commands by the file and class of theirs in fastr.cli.

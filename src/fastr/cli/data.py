@@ -1,4 +1,4 @@
-"""fastr collect, fastr misfit and fastr misfit-figure: transitions, and what they say."""
+"""fastr collect and fastr misfit: transitions, and what they say."""
 
 import sys
 from dataclasses import dataclass
@@ -10,13 +10,12 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fastr.cli.show import Flag, Maybe, Several, places, print_json, print_table
-from fastr.core import UserError, counted, require, require_seeds, write_errors
-from fastr.runs.folders import made, refuse_used
+from fastr.core import UserError, counted, require, require_seeds
+from fastr.runs.folders import refuse_used
 from fastr.studies.misfit.config import MisfitConfig
 
 TRANSITIONS = 100_000
 """Played unless another number is asked for."""
-PICTURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -139,45 +138,3 @@ class Collect:
         return from_task(
             self.source, frame_skip, self.seeds or (0,), self.transitions or TRANSITIONS, self.out
         )
-
-
-@dataclass(frozen=True)
-class MisfitFigure:
-    """Misfit against return gain, one marker per dataset, from finished reports."""
-
-    reports: Annotated[tuple[Path, ...], tyro.conf.Positional, places("REPORT")]
-    """Reports of fastr misfit: directories or report.json files."""
-    returns: tuple[Path, ...]
-    """Returns of both methods: CSV files (task, method, mean; or task, method, seed, frames,
-    return) or run directories."""
-    out: Path = Path("misfit.png")
-    """Picture to write (.png, .svg or .pdf); the numbers go beside it as .csv."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
-
-    def run(self) -> int:
-        """Read, draw, say what is missing."""
-        from fastr.report.gains import returns_of
-        from fastr.report.scatter import draw, missing, points, write_table
-
-        require_picture(self.out)
-        found = points(self.reports, returns_of(self.returns))
-        with made(self.out.parent), write_errors(self.out):
-            draw(found, self.out)
-            write_table(found, self.out.with_suffix(".csv"))
-        if self.json:
-            table = [point._asdict() for point in found]
-            return print_json({"points": table, "missing": missing(found)})
-        drawn = sum(point.gain is not None for point in found)
-        print(f"{self.out}: {counted(drawn, 'marker')}")
-        for line in missing(found):
-            print(f"  {line}")
-        return 0
-
-
-def require_picture(out: Path) -> None:
-    """Raise UserError unless a picture can have this name."""
-    if out.suffix.lower() not in PICTURES:
-        raise UserError(f"--out {out} must end in .png, .svg or .pdf.")
-    if out.is_dir():
-        raise UserError(f"--out {out} is a directory; name a picture, such as {out}/misfit.png.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastr.core import Method, Preset, UserError
-from fastr.report.scatter import EXTRA_TASKS, FACTORED, JOINT, TABLE_TASKS
+from fastr.report.gains import EXTRA_TASKS, FACTORED, JOINT, TABLE_TASKS
 from fastr.studies.units import Grid, Unit, slug
 
 Name = Literal["table1", "ablation", "transfer", "misfit", "smoke"]
