@@ -65,8 +65,6 @@ WRONG = {
     "unknown option =": (["info", "walker-walk", "--x=0.9"], ["There is no option --x. `fastr"]),
     "two words": (["info", "walker", "walk"], ["walk is one word too many. `fastr info --help`"]),
     "no method": (["info", "walker-walk", "--method"], ["--method needs a name. It is one of"]),
-    "no methods": (["ablation", "walker-walk", "--methods"], ["--methods needs a value: it takes"]),
-    "no sizes": (["coverage", "walker-walk", "--batch_sizes", "--json"], ["--batch-sizes needs"]),
     "no seeds =": (["info", "walker-walk", "--seeds=", "0"], ["--seeds needs a value: it takes"]),
     "no tracker": (["resume", "nowhere", "--track"], ["--track needs a value: it takes tensor"]),
     "no precision =": (
@@ -147,11 +145,6 @@ WRONG = {
     "collected seed": (
         ["collect", "walker-walk", "--out", "d", "--seeds", "-1"],
         ["--seeds -1", "from 0 to 2147483647"],
-    ),
-    "coverage seed": (["coverage", "walker-walk", "--seed", "-1"], ["--seed -1", "from 0"]),
-    "large coverage seed": (
-        ["coverage", "walker-walk", "--seed", "9" * 23],
-        ["--seed 9", "2147483647"],
     ),
     "misfit seed twice": (["misfit", "data", "--seeds", "1", "1"], ["--seeds", "once"]),
     "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),

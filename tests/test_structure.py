@@ -18,7 +18,7 @@ from fastr.representations.schedule import perturb
 from fastr.representations.tucker import TuckerConfig
 from fastr.studies.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
 from fastr.training.config import grounded, preset
-from fastr.training.cost import multiply_adds, network_parameters
+from fastr.training.cost import network_parameters, products
 from fastr.training.methods import named
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +114,7 @@ def counted(method, **changes):
     return (
         f"{representation.candidate_dim:,}",
         f"{parameters:,}",
-        f"{multiply_adds(config, HUMANOID) / 1e9:.1f}",
+        f"{sum(products(config, HUMANOID).multiply_adds.values()) / 1e9:.1f}",
     )
 
 

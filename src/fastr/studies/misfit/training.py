@@ -161,7 +161,7 @@ class Fit:
         self, prepared: Prepared, config: MisfitConfig, advance: Callable[[int, str], None]
     ):
         self.prepared, self.config, self.advance = prepared, config, advance
-        self.candidates = {
+        self.candidates: dict[Kind, Candidate] = {
             kind: Candidate(Program(config.predictor, kind, prepared.spec, config.seeds))
             for kind in KINDS
         }

@@ -68,12 +68,10 @@ def estimate(
             over_both[i] += spread(seeds) * (again - means.mean())
     per_seed = sums.sum(axis=1) / counts.sum()
     ends = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
-    return Estimate(
-        float(per_seed.mean()),
-        *np.percentile(over_both, ends).tolist(),
-        *np.percentile(over_episodes, ends).tolist(),
-        float(per_seed.std(ddof=1)) if seeds > 1 else None,
-    )
+    low, high = np.percentile(over_both, ends).tolist()
+    episodes_low, episodes_high = np.percentile(over_episodes, ends).tolist()
+    seeds_std = float(per_seed.std(ddof=1)) if seeds > 1 else None
+    return Estimate(float(per_seed.mean()), low, high, episodes_low, episodes_high, seeds_std)
 
 
 def spread(seeds: int) -> float:
