@@ -20,8 +20,7 @@ from fastr.data.base import Source, require_bounds
 from fastr.data.opening import open_source
 from fastr.data.store import Store, spool
 from fastr.report.page import write_page
-from fastr.runs.directory import json_value
-from fastr.runs.folders import made
+from fastr.runs import json_value, made
 from fastr.runs.provenance import provenance
 from fastr.studies.misfit.config import KINDS, NAMES, MisfitConfig
 from fastr.studies.misfit.data import Prepared, prepare
