@@ -13,7 +13,7 @@ from fastr.core import write_errors
 from fastr.report.plots import Figure
 from fastr.report.table import Table
 
-FIGURES, TABLES = "figures", "tables"
+PAGE, FIGURES, TABLES = "index.html", "figures", "tables"
 
 
 @dataclass(frozen=True)

@@ -13,29 +13,32 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastr.report.table import Table
+from fastr.report.table import Table, Value
 from fastr.runs.summary import evaluations
 
 RETURN = "return of the greedy policy"
 FRAMES = "frames (simulator steps)"
-COLORS = ("#0072b2", "#d55e00", "#00845f", "#aa3377", "#8f6a00", "#2f93c9", "#555555", "#7f4b1e")
+COLORS = ("#0072b2", "#d55e00", "#00845f", "#aa3377", "#8f6a00", "#2f93c9", "#7f4b1e", "#555555")
 """Okabe and Ito's set, darkened until each has a contrast of 3 to 1 with white.
 
 page.html has the same colours lightened for its dark form.
 """
 DASHES = ("-", (0, (5, 2)), (0, (6, 2, 1, 2)), (0, (1, 1.5)), (0, (9, 3)), (0, (3, 4)))
-GREY = 6
+GREY = 7
 """Place of the colour of whatever is no method."""
+
+
+Numbers = Sequence[float] | np.ndarray
 
 
 class Curve(NamedTuple):
     """One line; low and high, where given, bound its band."""
 
     label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
+    x: Numbers
+    y: Numbers
+    low: Numbers = ()
+    high: Numbers = ()
     color: int | None = None
     """Place among COLORS; None takes the next one."""
     dash: Any = "-"
@@ -95,8 +98,9 @@ class Figure:
         from matplotlib import rc_context
         from matplotlib.figure import Figure as Canvas
 
-        style = {"svg.fonttype": "none", "svg.hashsalt": self.name, "font.size": 11}
-        with rc_context({**style, "axes.prop_cycle": cycler(color=COLORS)}):
+        style: Any = {"svg.fonttype": "none", "svg.hashsalt": self.name, "font.size": 11}
+        style["axes.prop_cycle"] = cycler(color=COLORS)
+        with rc_context(style):
             canvas = Canvas(figsize=(6.6, self.height), layout="constrained")
             axes = canvas.add_subplot()
             self.draw(axes)
@@ -166,14 +170,15 @@ def curves(
         canvas.set(xscale=axes.x_scale, yscale=axes.y_scale, xlabel=axes.x, ylabel=axes.y)
         if axes.x == FRAMES:
             canvas.xaxis.set_major_formatter("{x:,.0f}")
+            canvas.locator_params(axis="x", nbins=6)
         if axes.y_scale == "linear" and canvas.dataLim.y0 >= 0:
             canvas.set_ylim(bottom=0)
 
-    rows = []
+    rows: list[list[Value]] = []
     for line in lines:
-        blank = [None] * len(line.x)
-        bounds = (line.low, line.high) if len(line.low) else (blank, blank)
-        rows += [[line.label, *point] for point in zip(line.x, line.y, *bounds, strict=True)]
+        bounds = [line.low, line.high] if len(line.low) else [[None] * len(line.x)] * 2
+        columns = [np.asarray(part).tolist() for part in (line.x, line.y, *bounds)]
+        rows += [[line.label, *point] for point in zip(*columns, strict=True)]
     rows += [[label, None, level, None, None] for label, level in levels]
     ends = "; ".join(f"{line.label} {line.y[-1]:,.4g}" for line in lines if len(line.y))
     return Figure(
@@ -282,7 +287,8 @@ def learning_curve(
     rows: Sequence[dict[str, Any]], seeds: Sequence[int], title: str, path: Path
 ) -> None:
     """Draw mean evaluation return against frames, one line per seed."""
-    lines = [Curve(f"seed {seed}", *zip(*evaluations(rows, seed), strict=True)) for seed in seeds]
+    found = {seed: np.array(evaluations(rows, seed)).reshape(-1, 2) for seed in seeds}
+    lines = [Curve(f"seed {seed}", points[:, 0], points[:, 1]) for seed, points in found.items()]
     curves("curve", title, lines, Axes(FRAMES, RETURN)).save(path)
 
 
