@@ -18,8 +18,7 @@ from fastr import cli
 from fastr.cli.interrupts import stop_requests
 from fastr.cli.watching import Watching
 from fastr.core import UserError
-from fastr.runs.directory import RunDirectory, RunWriter
-from fastr.runs.locks import locked, user_of
+from fastr.runs import RunDirectory, RunWriter, locked, user_of
 from fastr.studies.units import WATCHING, Unit
 from fastr.sweep import hours, state
 from fastr.sweep.engine import AbstractJob

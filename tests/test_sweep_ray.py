@@ -10,8 +10,7 @@ import pytest
 
 from fastr import cli
 from fastr.core import UserError
-from fastr.runs.directory import RunDirectory
-from fastr.runs.locks import user_of
+from fastr.runs import RunDirectory, user_of
 from fastr.studies.experiments import EXPERIMENTS
 from fastr.studies.units import Grid
 from fastr.sweep import state

@@ -11,7 +11,7 @@ import tyro
 
 from fastr.cli.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.core import UserError, counted, require, require_seeds
-from fastr.runs.folders import refuse_used
+from fastr.runs import refuse_used
 from fastr.studies.misfit.config import MisfitConfig
 
 TRANSITIONS = 100_000

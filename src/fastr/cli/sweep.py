@@ -13,8 +13,7 @@ from fastr.cli.interrupts import stop_requests, stopped_by
 from fastr.cli.plan import Plan
 from fastr.cli.show import Flag, Maybe, Several, print_json, print_table
 from fastr.core import Method, Preset, UserError, counted, option, require, write_errors
-from fastr.runs.directory import refuse_within_run
-from fastr.runs.locks import locked
+from fastr.runs import locked, refuse_within_run
 from fastr.studies.experiments import EXPERIMENTS, FRAMES, Name
 from fastr.studies.units import Grid, Unit, importing, parted, refuse_same_place
 from fastr.sweep import state

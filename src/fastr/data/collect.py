@@ -16,9 +16,9 @@ from fastr.data.minari_writing import Episode, MinariWriter
 from fastr.data.replay import RunReplay, episode_begins, unpacked
 from fastr.envs import episode_seed, require_imported
 from fastr.envs.pool import EnvPool
-from fastr.runs.checkpoints import whole_numbers
-from fastr.runs.directory import RunDirectory
+from fastr.runs import RunDirectory
 from fastr.runs.provenance import provenance
+from fastr.runs.untrusted import whole_numbers
 from fastr.training.config import from_json
 from fastr.training.learner import Learner
 from fastr.training.progress import stage

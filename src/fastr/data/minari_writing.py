@@ -17,7 +17,7 @@ from jaxtyping import Float32
 
 from fastr.core import EnvSpec, UserError, write_errors
 from fastr.data.minari import DATA, METADATA
-from fastr.runs.folders import refuse_used
+from fastr.runs import refuse_used
 
 MINARI_VERSION = "0.5.4"
 """The release whose format is written here."""

@@ -8,9 +8,8 @@ from jaxtyping import Bool, Float32
 
 from fastr.core import EnvSpec, UserError
 from fastr.data.base import About, Chunk, Source
-from fastr.runs.checkpoints import STATE, tensors
-from fastr.runs.directory import RunDirectory
-from fastr.runs.untrusted import reading
+from fastr.runs import STATE, RunDirectory
+from fastr.runs.untrusted import reading, tensors
 
 COLUMNS = {name: name for name in ("state", "action", "next_state", "episode")}
 
@@ -27,7 +26,7 @@ class RunReplay(Source):
     def __init__(self, path: Path):
         self.path = path
         run = RunDirectory.open(path)
-        self.checkpoint = run.latest()
+        self.checkpoint = run.latest_complete()
         train = run.config["train"]
         self.spec = self._spec()
         seeds = train.get("seeds")

@@ -12,7 +12,7 @@ from fastr.report.page import FIGURES, PAGE, TABLES, Page, Section, write_page
 from fastr.report.sections import returns_table
 from fastr.report.series import Final, labels
 from fastr.report.table import markdown, shown
-from fastr.runs.commits import commit
+from fastr.runs.provenance import commit
 
 MARK = "report.txt"
 """Lies in every report's folder: only such a folder may be overwritten by another report."""

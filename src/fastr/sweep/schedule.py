@@ -9,7 +9,7 @@ from typing import Literal
 
 from fastr.cli.interrupts import stopped_by
 from fastr.core import UserError, write_errors
-from fastr.runs.locks import user_of
+from fastr.runs import user_of
 from fastr.studies.units import Unit
 from fastr.sweep import state
 from fastr.sweep.attempt import PROGRAM, Attempt, tail

@@ -16,8 +16,7 @@ from fastr.core import UserError, write_errors
 from fastr.data.base import Source, require_bounds
 from fastr.data.opening import open_source
 from fastr.data.store import Store, spool
-from fastr.runs.directory import json_value
-from fastr.runs.folders import made
+from fastr.runs import json_value, made
 from fastr.runs.provenance import provenance
 from fastr.studies.misfit.batches import Prepared, groups, prepare
 from fastr.studies.misfit.config import MisfitConfig
