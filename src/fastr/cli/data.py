@@ -1,4 +1,4 @@
-"""fastr misfit: does the factorization fit these transitions?"""
+"""fastr misfit: test whether the factorization fits a dataset."""
 
 import sys
 from dataclasses import dataclass
@@ -8,16 +8,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from fastr.cli.show import Flag
-from fastr.cli.show import Maybe
-from fastr.cli.show import Several
-from fastr.cli.show import places
-from fastr.cli.show import print_json
-from fastr.cli.show import print_table
+from fastr.cli.show import Flag, Maybe, places, print_json, print_table
 from fastr.core import UserError
-from fastr.core import counted
-from fastr.core import require
-from fastr.core import require_seeds
 from fastr.runs import refuse_used
 from fastr.studies.misfit.config import MisfitConfig
 
