@@ -3,7 +3,7 @@
 from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.report.tables import row_evaluations
+    from fastr.report.evaluations import row_evaluations
     from fastr.runs.directory import RunDirectory
     from fastr.runs.summary import curve_csv, summary
 

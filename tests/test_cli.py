@@ -65,8 +65,6 @@ WRONG = {
     "unknown option =": (["info", "walker-walk", "--x=0.9"], ["There is no option --x. `fastr"]),
     "two words": (["info", "walker", "walk"], ["walk is one word too many. `fastr info --help`"]),
     "no method": (["info", "walker-walk", "--method"], ["--method needs a name. It is one of"]),
-    "no methods": (["ablation", "walker-walk", "--methods"], ["--methods needs a value: it takes"]),
-    "no sizes": (["coverage", "walker-walk", "--batch_sizes", "--json"], ["--batch-sizes needs"]),
     "no seeds =": (["info", "walker-walk", "--seeds=", "0"], ["--seeds needs a value: it takes"]),
     "no tracker": (["resume", "nowhere", "--track"], ["--track needs a value: it takes tensor"]),
     "no precision =": (
@@ -121,15 +119,6 @@ WRONG = {
     ),
     "no dataset": (["misfit"], ["DATASET"]),
     "no such dataset": (["misfit", "nowhere"], ["nowhere"]),
-    "no reports": (["misfit-figure", "nowhere", "--returns", "nothing.csv"], ["nothing.csv"]),
-    "no picture": (
-        ["misfit-figure", "nowhere", "--returns", "nothing.csv", "--out", "figure.csv"],
-        ["--out figure.csv must end in .png, .svg or .pdf."],
-    ),
-    "nameless picture": (
-        ["misfit-figure", "nowhere", "--returns", "nothing.csv", "--out", "figure"],
-        ["--out figure must end in"],
-    ),
     "no run": (["resume", "nowhere"], ["nowhere", "not a run"]),
     "no run to evaluate": (["eval", "nowhere"], ["nowhere", "not a run"]),
     "no video": (["play", "nowhere"], ["--video", "--window"]),
@@ -150,11 +139,6 @@ WRONG = {
     "collected seed": (
         ["collect", "walker-walk", "--out", "d", "--seeds", "-1"],
         ["--seeds -1", "from 0 to 2147483647"],
-    ),
-    "coverage seed": (["coverage", "walker-walk", "--seed", "-1"], ["--seed -1", "from 0"]),
-    "large coverage seed": (
-        ["coverage", "walker-walk", "--seed", "9" * 23],
-        ["--seed 9", "2147483647"],
     ),
     "misfit seed twice": (["misfit", "data", "--seeds", "1", "1"], ["--seeds", "once"]),
     "theory negative seed": (["theory", "--seeds", "-1"], ["--seeds", "0"]),
@@ -642,7 +626,7 @@ def test_bench_needs_nothing_of_the_run_it_would_inherit_from(capsys):
     ("task", "said"),
     [
         ("toy_envs:DeadWorker-v0", "The environment of seed 1 died"),
-        ("toy_envs:DeadEvaluation-v0", "A process that plays evaluations died"),
+        ("toy_envs:DeadEvaluation-v0", "The evaluation died"),
     ],
 )
 def test_bench_says_which_of_its_processes_died(task, said, refused):

@@ -94,7 +94,6 @@ def test_a_representation_alone_is_no_method(gated):
     ("arguments", "said"),
     [
         (["info", "walker-walk", "--method", "gated"], "--import MODULE"),
-        (["ablation", "walker-walk", "--methods", "gated"], "--import MODULE"),
         (["--import", "no_such_module", "info", "walker-walk"], "no_such_module"),
         (["--import"], "--import"),
     ],

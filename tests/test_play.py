@@ -103,7 +103,6 @@ WHOLE = {
     "eval": ["run"],
     "bench": [ENDLESS, "--preset", "quick"],
     "play": ["run", "--video", "film.mp4"],
-    "ablation": [ENDLESS, "--preset", "quick", "--out", "new"],
     "export": ["run", "--format", "safetensors", "--out", "new/policy"],
 }
 

@@ -14,8 +14,7 @@ import pytest
 
 from fastr import cli
 from fastr.core import UserError
-from fastr.runs.directory import RunDirectory, RunWriter
-from fastr.runs.locks import locked, user_of
+from fastr.runs import RunDirectory, RunWriter, locked, user_of
 from fastr.studies.experiments import Grid, Unit
 from fastr.sweep import cluster, state
 

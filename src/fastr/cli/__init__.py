@@ -34,12 +34,9 @@ fastr: factorized spectral representations for reinforcement learning
   fastr info TASK     sizes, work and memory      fastr info humanoid-walk --method ctrl-sr
   fastr bench TASK    time the update             fastr bench humanoid-walk --seeds 0 1 2
   fastr transfer RUN  adapt to other actuators    fastr transfer runs/gait --shift permutation:7
-  fastr ablation TASK compare interactions        fastr ablation walker-walk --preset quick
-  fastr coverage TASK what one batch can train    fastr coverage humanoid-walk
   fastr theory        run the paper's claims      fastr theory separation --out pages/theory
   fastr collect TASK  write transitions           fastr collect walker-walk --out walker-v0
   fastr misfit DATA   does the factorization fit  fastr misfit walker-v0 --preset quick
-  fastr misfit-figure misfit against return gain  fastr misfit-figure misfit/* --returns runs/*
   fastr report RUNS   tables, curves, statistics  fastr report runs --out report
   fastr sweep NAME    run a whole experiment      fastr sweep table1 --dry-run
 
@@ -56,12 +53,9 @@ OTHERS = {
     "eval": "looking.Eval",
     "play": "looking.Play",
     "export": "export.Export",
-    "ablation": "structure.Ablation",
-    "coverage": "structure.Coverage",
     "theory": "theory.Theory",
     "transfer": "transfer.Transfer",
-    "collect": "data.Collect",
-    "misfit-figure": "data.MisfitFigure",
+    "collect": "collect.Collect",
     "report": "report.Report",
 }
 """Commands by the file and class of theirs in fastr.cli.
@@ -69,7 +63,7 @@ OTHERS = {
 Only the one that was asked for is imported: most bring in JAX, and a report or a sweep needs none.
 """
 
-TRAINING = {"train", "resume", "ablation", "transfer"}
+TRAINING = {"train", "resume", "transfer"}
 """Commands that save when Ctrl-C comes, once they train; before, it ends them at once."""
 
 Options = TypeVar("Options")

@@ -8,8 +8,7 @@ from typing import Any, Literal
 from fastr.cli.looking import MOST_EPISODES, opened
 from fastr.cli.show import Flag, Maybe, Run, print_json
 from fastr.core import counted, require, write_errors
-from fastr.runs.directory import RunDirectory
-from fastr.runs.folders import made, refuse_used
+from fastr.runs import RunDirectory, made, refuse_used
 from fastr.training.trained import Trained
 
 CARD = "MODEL_CARD.md"

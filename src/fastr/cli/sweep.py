@@ -13,8 +13,7 @@ import tyro
 from fastr.cli.interrupts import stop_requests, stopped_by
 from fastr.cli.show import Flag, Maybe, Several, print_json, print_table
 from fastr.core import Method, Preset, UserError, counted, require, write_errors
-from fastr.runs.directory import refuse_within_run
-from fastr.runs.locks import locked
+from fastr.runs import locked, refuse_within_run
 from fastr.studies.experiments import EXPERIMENTS, FRAMES, SEEDS, Grid, Name, Unit, parted
 from fastr.sweep import cluster, state
 from fastr.sweep.process import PROGRAM

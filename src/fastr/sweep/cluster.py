@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fastr.core import UserError
-from fastr.runs.locks import user_of
+from fastr.runs import user_of
 from fastr.studies.experiments import Unit
 from fastr.sweep import process, state
 
