@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fastr.cli import command, run, transfer
-from fastr.cli.training import begun, check_possible
+from fastr.cli.training import check_possible, start
 from fastr.cli.transfer import Condition, Transfer
 from fastr.core import EnvSpec, UserError
 from fastr.report import plots
@@ -142,7 +142,7 @@ def test_an_encoder_of_another_form_is_refused_before_anything_is_written(
     form = replace(config.agent.representation, **changes)
     config = replace(config, agent=replace(config.agent, representation=form))
     with pytest.raises(UserError, match=said):
-        begun(config, tmp_path / "run")
+        start(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -150,7 +150,7 @@ def test_a_source_without_a_checkpoint_is_refused_before_anything_is_written(ref
     source = RunWriter.create(tmp_path / "empty", {"train": to_json(tiny()), "provenance": {}})
     source.close()
     with pytest.raises(UserError, match="empty has no checkpoint yet"):
-        begun(heir(source), tmp_path / "run")
+        start(heir(source), tmp_path / "run")
     scratch = ["--shift", "dead", "--keep", "nothing", "--out", str(tmp_path / "out")]
     refused(["transfer", str(source.path), *scratch], "empty has no checkpoint yet")
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
@@ -165,7 +165,7 @@ def test_a_method_without_an_encoder_has_another_way(refused, tmp_path):
 
 def test_another_body_is_refused_before_anything_is_written(source, tmp_path):
     with pytest.raises(UserError, match=r"another body: .* gym:InvertedPendulum-v5 has 4 and 1\."):
-        begun(heir(source, task="gym:InvertedPendulum-v5"), tmp_path / "run")
+        start(heir(source, task="gym:InvertedPendulum-v5"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -46,15 +46,11 @@ COMMANDS = {
 }
 
 ELSEWHERE = {
-    "--algo": "--method",
-    "--env": "TASK, without an option",
     "--gamma": "--discount",
     "--lr": "--actor-learning-rate, --critic-learning-rate or --representation-learning-rate",
-    "--seed": "--seeds",
-    "--tau": "--target-rate",
     "--total-timesteps": "--frames",
 }
-"""Names of options in other libraries, which the parser would not think of."""
+"""Options by their names in other libraries, which are too far off for the parser's suggestions."""
 
 FOOT = """\
 TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5), or

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -22,7 +22,7 @@ from fastr.training.progress import stage
 from fastr.training.trained import Trained
 
 Overlay = Literal["return", "factors"]
-Picture = UInt8[np.ndarray, "height width 3"]
+Picture = UInt8[np.ndarray, "_ _ 3"]
 PICTURES_PER_SECOND = 25
 ENDINGS = (".mp4", ".gif")
 BACKGROUND, WHITE, GREY = (24, 26, 31), (255, 255, 255), (176, 182, 194)
@@ -113,12 +113,31 @@ def screen(path: Path) -> Iterator[Callable[[Picture], None]]:
     with write_errors(path):
         path.open("ab").close()
     gif = path.suffix.lower() == ".gif"
-    options = {"loop": 0} if gif else {"quality": 7, "macro_block_size": 2}
-    with warnings.catch_warnings(), write_errors(path):
+    mp4 = {"fps": PICTURES_PER_SECOND, "quality": 7, "macro_block_size": 2}
+    options: dict[str, Any] = {"duration": 1e3 / PICTURES_PER_SECOND, "loop": 0} if gif else mp4
+    palettes: list[Image.Image] = []
+
+    def show(picture: Picture) -> None:
+        if gif:
+            # The first picture's 256 colours for all, undithered: a fifth of the file's size.
+            image = Image.fromarray(picture)
+            if not palettes:
+                palettes.append(image.quantize(256))
+            image = image.quantize(palette=palettes[0], dither=Image.Dither.NONE)
+            picture = np.asarray(image.convert("RGB"))
+        writer.append_data(picture)
+
+    with warnings.catch_warnings():
         # Python warns of any fork beside JAX's threads; ffmpeg is another program.
         warnings.filterwarnings("ignore", message=r"os\.fork", category=RuntimeWarning)
-        with imageio.v2.get_writer(path, fps=PICTURES_PER_SECOND, **options) as writer:
-            yield writer.append_data
+        try:
+            writer: Any = imageio.v2.get_writer(path, **options)
+            with contextlib.closing(writer):
+                yield show
+        except OSError as error:
+            # imageio appends ffmpeg's whole command to its first line.
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"{path} cannot be written ({reason}).") from error
 
 
 class Episode:
@@ -183,7 +202,7 @@ def strip(bars: Sequence[tuple[int, float]], width: int, height: int) -> Image.I
     pen, font = ImageDraw.Draw(image), ImageFont.load_default(max(9, height // 5))
     slot, zero = width / len(bars), 0.4 * height
     for i, (index, value) in enumerate(bars):
-        centre, end = (i + 0.5) * slot, zero * (1 - value)
+        centre, end = (i + 0.5) * slot, zero * (1 - 0.9 * value)
         box = (centre - 0.3 * slot, min(zero, end), centre + 0.3 * slot, max(zero, end))
         pen.rectangle(box, POSITIVE if value > 0 else NEGATIVE)
         pen.text((centre, height - 3), str(index), GREY, font, anchor="ms")
