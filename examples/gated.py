@@ -1,4 +1,4 @@
-"""A representation of one's own: each action opens and closes the coordinates of the state factor.
+"""Your own representation: each action opens and closes the coordinates of the state factor.
 
 PYTHONPATH=examples fastr --import gated train walker-walk --method gated --preset quick
 """
@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+import fastr
 from fastr.agents.spectral import SpectralConfig
 from fastr.core import EnvSpec, require
 from fastr.representations.factored import Factored, Factors
 from fastr.representations.ranking import RankingConfig, Scored
-from fastr.training.methods import register
 from fastr.transition import Transition
 
 
@@ -55,4 +55,4 @@ class Gated(Factored):
         return super().scored(batch)._replace(metrics={"gate_openness": openness})
 
 
-register("gated", SpectralConfig(representation=GatedConfig()))
+fastr.register("gated", SpectralConfig(representation=GatedConfig()))

@@ -13,10 +13,10 @@ from fastr.representations.block import BlockConfig
 from fastr.representations.tree import TreeConfig
 from fastr.runs.checkpoints import Snapshot
 from fastr.runs.directory import RunWriter
-from fastr.training.arrays import leaf_name
 from fastr.training.config import preset, to_json
 from fastr.training.learner import Cohort
 from fastr.training.methods import METHODS
+from fastr.training.state import leaf_name
 
 CAPACITY = 300
 FRAMES = 4_000

@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from fastr.training.memory import available_on_host
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastr.envs import cgroups, cores
-from fastr.training.memory import available_on_host
 
 V2, V1 = "0::/pods/mine\n", "5:cpuset:/\n3:cpu,cpuacct:/pods/mine\n0::/\n"
 FIRST = "cpu.cfs_quota_us", "cpu.cfs_period_us"

@@ -33,8 +33,8 @@ from fastr.data.opening import open_source
 from fastr.data.parquet import wide_columns
 from fastr.data.store import spool
 from fastr.runs.directory import RunDirectory
-from fastr.training.arrays import saved_cohort
 from fastr.training.config import from_json
+from fastr.training.state import saved_cohort
 from transitions import episodes_of, walk, write_minari, write_npz, write_parquet, write_run
 
 WRITERS = {

@@ -17,7 +17,7 @@ from fastr.cli import after_imports, command, run
 from fastr.core import EnvSpec, UserError
 from fastr.representations.scores import ranking_losses
 from fastr.training.config import from_json, preset, to_json
-from fastr.training.methods import METHODS, named, quick_representation, register
+from fastr.training.methods import METHODS, named, register
 from fastr.transition import Transition
 
 SPEC = EnvSpec(state_dim=3, action_dim=2)
@@ -66,7 +66,7 @@ def test_a_method_of_ones_own_has_a_name_and_options(gated, capsys):
     assert named("gated").representation == gated.GatedConfig()
     line = ["--import", "gated", "info", "walker-walk", "--method", "gated", "--preset", "quick"]
     config = command(*after_imports([*line, "--sharpness", "2"])).config
-    expected = replace(quick_representation(gated.GatedConfig()), sharpness=2.0)
+    expected = replace(gated.GatedConfig().quick(), sharpness=2.0)
     assert config.agent.representation == expected
     assert from_json(json.loads(json.dumps(to_json(config)))) == config
     assert run([*line, "--sharpness", "-1"]) == 2

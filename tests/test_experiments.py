@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastr.agents.spectral import SpectralConfig, part_to_keep
+from fastr.agents.spectral import SpectralConfig
 from fastr.cli import command
 from fastr.core import Method, Preset, UserError, option
 from fastr.studies.experiments import (
@@ -73,7 +73,7 @@ def test_conditions_are_the_runs_that_transfer_would_make(task):
         transfer = command(*figure.arguments)
         for source in transfer.sources:
             trained = command(*units[str(source.relative_to(OUT))].arguments).config
-            for keep in (part_to_keep(trained.agent.representation), "nothing"):
+            for keep in (trained.agent.representation.keepable, "nothing"):
                 wanted = transfer.condition(source, trained, keep)
                 ours = units[str((transfer.out / wanted.label).relative_to(OUT))]
                 assert command(*ours.arguments).config == wanted.config
@@ -147,7 +147,7 @@ def test_what_is_said_twice_is_said_alike():
     assert set(get_args(Method)) == set(METHODS)
     for name, agent in METHODS.items():
         spectral = isinstance(agent, SpectralConfig)
-        kept = part_to_keep(agent.representation) if spectral else "nothing"
+        kept = agent.representation.keepable if spectral else "nothing"
         assert (kept == "nothing") == (name in WITHOUT_STATE_PART)
         assert (kept == "encoder") == (name in JOINT_METHODS)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from fastr.training.memory import MEBIBYTE
 
 from fastr.core import EnvSpec, UserError
 from fastr.data.base import About
@@ -13,8 +14,7 @@ from fastr.studies.misfit import memory
 from fastr.studies.misfit.config import KINDS, preset
 from fastr.studies.misfit.diagnose import diagnose
 from fastr.studies.misfit.program import Program
-from fastr.training.count import parameters
-from fastr.training.memory import MEBIBYTE
+from fastr.training.cost import parameters
 from transitions import walk, write_npz
 
 SPEC = EnvSpec(24, 6)

@@ -7,7 +7,7 @@ import pytest
 
 from fastr.core import EnvSpec
 from fastr.training.config import grounded, preset
-from fastr.training.count import equations, update_program
+from fastr.training.cost import equations, update_program
 from fastr.training.methods import METHODS
 
 SUMS = {"reduce_sum", "cumsum", "scatter-add", "reduce_window_sum"}

@@ -1,4 +1,4 @@
-"""Where a run stands, saved and known again: no simulator is needed for that."""
+"""The state of a run, saved and restored without a simulator."""
 
 from dataclasses import replace
 
@@ -9,10 +9,9 @@ from fastr.core import EnvSpec, UserError
 from fastr.envs.pool import Steps
 from fastr.runs.checkpoints import Checkpoint
 from fastr.runs.directory import RunWriter
-from fastr.training.arrays import named_leaves
 from fastr.training.config import to_json
 from fastr.training.learner import Engine
-from fastr.training.state import RunState
+from fastr.training.state import RunState, named_leaves
 from test_train import tiny
 
 CONFIG, SPEC, SEEDS = tiny(), EnvSpec(3, 1), 2
@@ -31,62 +30,62 @@ def drawn(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 def move(state: RunState, steps: int) -> None:
     """Take so many agent steps, in environments that are made up."""
-    rng, host = np.random.default_rng(0), state.host
+    rng = np.random.default_rng(0)
     for _ in range(steps):
-        if host.next_step == 0:
-            host.states = drawn(rng, SEEDS, 3)
+        if state.next_step == 0:
+            state.states = drawn(rng, SEEDS, 3)
         else:
-            arrived = np.concatenate([host.rows, host.states], axis=1)
+            arrived = np.concatenate([state.rows, state.states], axis=1)
             state.cohort, _ = state.engine.interact(state.cohort, arrived)
         reward, next_state = drawn(rng, SEEDS), drawn(rng, SEEDS, 3)
         over, ones = np.zeros(SEEDS, bool), np.ones(SEEDS, np.float32)
-        host.take_in(drawn(rng, SEEDS, 1), Steps(reward, next_state, ones, over, next_state))
-        host.next_step += 1
+        state.add(drawn(rng, SEEDS, 1), Steps(reward, next_state, ones, over, next_state))
+        state.next_step += 1
 
 
 @pytest.fixture(scope="module")
 def saved(engine, tmp_path_factory):
     """A run's state, and the second checkpoint of it."""
-    state = RunState(CONFIG, engine)
+    state = RunState.start(CONFIG, engine)
     path = tmp_path_factory.mktemp("runs") / "run"
     with RunWriter.create(path, {"train": to_json(CONFIG), "provenance": {}}) as run:
         for steps in (5, 3):
             move(state, steps)
-            state.host.next_episode(1)
-            run.begin_save(state.take_snapshot(evaluating=False), keep=1)
+            state.next_episode(1)
+            run.begin_save(state.snapshot(evaluating=False), keep=1)
         run.finish_save()
         return state, run.latest()
 
 
-def test_what_was_saved_is_known_again(engine, saved):
+def test_a_restored_state_equals_the_saved_one(engine, saved):
     state, checkpoint = saved
-    again = RunState(CONFIG, engine)
+    again = RunState.start(CONFIG, engine)
     again.restore(checkpoint)
     leaves = named_leaves(state.cohort)
     for name, leaf in named_leaves(again.cohort).items():
         np.testing.assert_array_equal(leaf, leaves[name], err_msg=name)
-    for name in ("next_step", "seconds", "episodes", "returns", "evaluated"):
-        assert getattr(again.host, name) == getattr(state.host, name), name
-    expected = state.host.arrays(SPEC)
-    for name, array in again.host.arrays(SPEC).items():
-        np.testing.assert_array_equal(array, expected[name], err_msg=name)
-    assert [len(actions) for actions in again.host.actions] == [8, 0]
+    for name in ("next_step", "episodes", "returns", "evaluated"):
+        assert getattr(again, name) == getattr(state, name), name
+    for name in ("rows", "states"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(state, name), err_msg=name)
+    for ours, theirs in zip(again.episode_actions(), state.episode_actions(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert [len(actions) for actions in again.actions] == [8, 0]
 
 
-def test_a_snapshot_hands_over_what_the_last_one_did_not(engine, saved):
-    again = RunState(CONFIG, engine)
+def test_a_snapshot_has_the_rows_since_the_last_one(engine, saved):
+    again = RunState.start(CONFIG, engine)
     again.restore(saved[1])
     move(again, 4)
-    snapshot = again.take_snapshot(evaluating=False)
+    snapshot = again.snapshot(evaluating=False)
     # Of twelve transitions the last one is still on its way to the device.
     assert (snapshot.added.start, snapshot.added.end) == (7, 11)
 
 
-def test_the_clock_of_a_run_stands_still_between_two_processes(engine, saved):
-    again = RunState(CONFIG, engine)
+def test_interruptions_do_not_count_as_time(engine, saved):
+    again = RunState.start(CONFIG, engine)
     again.restore(replace(saved[1], host=saved[1].host | {"seconds": 1_000.0}))
-    again.start_clock()
-    assert 1_000 <= again.seconds() < 1_060
+    assert 1_000 <= again.seconds < 1_060
 
 
 @pytest.mark.parametrize(
@@ -106,17 +105,17 @@ def test_arrays_of_another_run_are_refused(engine, saved, monkeypatch, name, cha
     for wrong in (changed, lacking):
         monkeypatch.setattr(Checkpoint, "arrays", lambda _, wrong=wrong: wrong)
         with pytest.raises(UserError, match=f"{name} does not fit this run"):
-            RunState(CONFIG, engine).restore(saved[1])
+            RunState.start(CONFIG, engine).restore(saved[1])
 
 
 @pytest.mark.parametrize("shape", [(1, SPEC.row_dim), (SEEDS, SPEC.row_dim + 1)])
 def test_transitions_of_another_run_are_refused(engine, saved, shape):
     with pytest.raises(UserError, match="replay does not fit this run"):
-        RunState(CONFIG, engine).restore(replace(saved[1], row_shape=shape))
+        RunState.start(CONFIG, engine).restore(replace(saved[1], row_shape=shape))
 
 
 def test_more_transitions_than_a_run_keeps_are_refused(engine, saved):
     small = replace(CONFIG, replay_capacity=6)
     assert small.capacity < 7
     with pytest.raises(UserError, match="replay does not fit this run"):
-        RunState(small, engine).restore(saved[1])
+        RunState.start(small, engine).restore(saved[1])

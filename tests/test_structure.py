@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fastr.training.count import multiply_adds, network_parameters
 from matplotlib.figure import Figure
 
 from fastr.cli import run
@@ -23,7 +24,6 @@ from fastr.representations.tucker import TuckerConfig
 from fastr.runs.directory import RunWriter
 from fastr.studies.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
 from fastr.training.config import grounded, preset
-from fastr.training.count import multiply_adds, network_parameters
 from fastr.training.methods import named
 
 ROOT = Path(__file__).parents[1]

@@ -22,10 +22,10 @@ from fastr.envs.pool import EnvPool
 from fastr.runs.checkpoints import saving
 from fastr.runs.directory import RunDirectory, RunWriter
 from fastr.training import ring
-from fastr.training.arrays import named_leaves, with_leaves
 from fastr.training.config import TrainConfig, from_json, preset, to_json
 from fastr.training.learner import Engine
 from fastr.training.loop import Trainer, simulators, train
+from fastr.training.state import named_leaves, with_leaves
 from test_pool import eventually, gone
 
 HERE, INHERITED = os.path.dirname(__file__), os.environ.get("PYTHONPATH")
@@ -310,7 +310,7 @@ def poisoned(monkeypatch, name: str, value: float, frames: int) -> None:
 
     def spoil(trainer: Trainer) -> None:
         finish(trainer)
-        if trainer.state.host.next_step * trainer.config.frame_skip == frames:
+        if trainer.state.next_step * trainer.config.frame_skip == frames:
             leaf = np.array(named_leaves(trainer.state.cohort)[name])
             leaf[1] = value
             leaves = named_leaves(trainer.state.cohort) | {name: leaf}

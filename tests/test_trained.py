@@ -16,8 +16,8 @@ import fastr
 from fastr.core import UserError
 from fastr.nn.activations import average_l1_norm
 from fastr.runs.directory import RunDirectory
-from fastr.training.arrays import saved_cohort
 from fastr.training.policies import compiled
+from fastr.training.state import saved_cohort
 from saved_runs import FRAMES, SEEDS, save_run
 
 SHAPES = [(), (1,), (0,), (2, 3), (1, 2, 3), (2, 0)]

@@ -14,8 +14,8 @@ from fastr.core import EnvSpec, UserError
 from fastr.report import plots
 from fastr.runs.directory import RunDirectory, RunWriter
 from fastr.studies.transfer import linear_cka
-from fastr.training.arrays import heritage, inherited, legacy
 from fastr.training.config import from_json, preset, to_json
+from fastr.training.inherit import heritage, inherited, legacy
 from fastr.training.learner import Engine
 from fastr.training.loop import train
 

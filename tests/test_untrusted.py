@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fastr.training.host import Host
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,6 @@ from fastr.studies.experiments import misfits
 from fastr.studies.units import Grid
 from fastr.sweep.state import next_arguments
 from fastr.training.config import from_json, preset, to_json
-from fastr.training.host import Host
 from saved_runs import save_run
 from transitions import walk, write_minari, write_npz, write_run
 

@@ -22,44 +22,13 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 TASK = "walker-walk"
-METHODS = [
-    "fastr",
-    "ctrl-sr",
-    "diff-sr",
-    "sac",
-    "sac-2layer",
-    "td7",
-    "td3",
-    "concat",
-    "tucker",
-    "tucker-22",
-    "block",
-    "low-rank",
-    "tree",
-    "ctrl-sr-matched",
-    "tucker-matched",
-]
+METHODS = (
+    *("fastr", "ctrl-sr", "diff-sr", "sac", "sac-2layer", "td7", "td3", "concat", "tucker"),
+    *("tucker-22", "block", "low-rank", "tree", "ctrl-sr-matched", "tucker-matched"),
+)
 PAPER = ("fastr", "ctrl-sr", "diff-sr", "sac", "td7", "td3")
-SMALL = [
-    "--frames",
-    "700",
-    "--random-frames",
-    "100",
-    "--eval-frames",
-    "350",
-    "--eval-episodes",
-    "1",
-]
-LARGE = [
-    "--frames",
-    "120",
-    "--random-frames",
-    "100",
-    "--eval-frames",
-    "120",
-    "--eval-episodes",
-    "1",
-]
+SMALL = {"frames": 700, "random-frames": 100, "eval-frames": 350, "eval-episodes": 1}
+LARGE = {"frames": 120, "random-frames": 100, "eval-frames": 120, "eval-episodes": 1}
 KILLED = ("fastr", "td7")
 
 

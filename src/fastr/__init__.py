@@ -1,27 +1,29 @@
 """Factorized spectral representations for reinforcement learning.
 
-As a library, `fastr.load(RUN)` gives a trained policy and its features (docs/export.md). Importing
-fastr itself is light: JAX comes with the first use of `load`.
+`fastr.load(RUN)` gives a trained policy and its features; `fastr.register(NAME, CONFIG)` adds a
+method. Importing fastr is light: JAX is imported when one of these is first used.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastr.training.methods import register
     from fastr.training.trained import Trained, load
 
-__all__ = ["Trained", "__version__", "load"]
+__all__ = ["Trained", "__version__", "load", "register"]
 __version__ = "0.1.0"
+_PLACES = {"load": "trained", "Trained": "trained", "register": "methods"}
 
 
 def __dir__() -> list[str]:
-    """Also the names that are not there yet, for whoever asks what there is."""
+    """List also the names that are imported on first use."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """The names that bring in JAX, when they are first asked for."""
-    if name not in ("Trained", "load"):
+    """Import a name that needs JAX."""
+    if name not in _PLACES:
         raise AttributeError(f"module 'fastr' has no attribute {name!r}")
-    from fastr.training import trained
+    from importlib import import_module
 
-    return getattr(trained, name)
+    return getattr(import_module(f"fastr.training.{_PLACES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What all rooms share: errors, sizes, the names and bounds of what a user gives."""
+"""Shared by all rooms: errors, sizes of an environment, names of methods, bounds of settings."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 
 class UserError(Exception):
@@ -15,7 +17,7 @@ class UserError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A question with up to three known names near this one, in any case; or nothing."""
+    """Suggest up to three known names that are close to this one; empty if none is."""
     spelled = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(spelled), n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(spelled[one] for one in close)}?" if close else ""
@@ -31,21 +33,21 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on: the command line prints this one sentence and exits with code 1."""
+    """A run that cannot continue: the command line prints this sentence and exits with code 1."""
 
     code = 1
 
 
 class StoppedError(Exception):
-    """Work that saved and ended because it was asked to: one sentence, and that signal's code."""
+    """Work that was stopped by a signal and saved: one sentence, and the exit code."""
 
-    def __init__(self, said: str, code: int):
-        super().__init__(said)
+    def __init__(self, message: str, code: int):
+        super().__init__(message)
         self.code = code
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """1 seed, 2 seeds; 1 entry, 2 entries where `many` says so."""
+    """A count with its noun: 1 seed, 2 seeds; 1 entry, 2 entries."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
@@ -72,6 +74,30 @@ class EnvSpec:
         """Numbers in one packed transition: state, action, next state, reward, continues."""
         return self.packed_dim + 2
 
+    @property
+    def row(self) -> dict[str, slice | int]:
+        """Where each part of a transition lies in its packed row."""
+        action, next_state = self.state_dim, self.state_dim + self.action_dim
+        return {
+            "state": slice(0, action),
+            "action": slice(action, next_state),
+            "next_state": slice(next_state, self.packed_dim),
+            "reward": self.packed_dim,
+            "continues": self.packed_dim + 1,
+        }
+
+    def pack(self, **parts: np.ndarray) -> np.ndarray:
+        """Packed rows of transitions; every part has the same leading axes."""
+        rows = np.empty((*parts["reward"].shape, self.row_dim), np.float32)
+        for name, place in self.row.items():
+            rows[..., place] = parts[name]
+        return rows
+
+    @classmethod
+    def of_row(cls, row_dim: int, state_dim: int) -> "EnvSpec":
+        """The sizes of an environment, from those of its packed rows and its states."""
+        return cls(state_dim, row_dim - 2 * state_dim - 2)
+
 
 Method = Literal[
     "fastr",
@@ -95,24 +121,24 @@ Preset = Literal["paper", "quick"]
 
 LARGEST = 2**31 - 1
 DEEPEST = 100
-"""Layers or blocks of a network, which are built one by one."""
+"""Layers or blocks of a network."""
 MOST_LEVELS = 10_000
 """Noise levels."""
 LARGEST_BATCH = 100_000
-"""Transitions per update: times MOST_LEVELS it is still a number that the device can count to."""
+"""Transitions per update; times MOST_LEVELS it still fits into an int32."""
 MOST_SEEDS = 1_000
-"""Most commands have a simulator for each, in a process of its own."""
+"""Each has its own simulator process."""
 
 
 def option(name: str) -> str:
-    """A field's name as the command line spells it."""
+    """The command-line option of a field."""
     return f"--{name.replace('_', '-')}"
 
 
 def require(config: Any, *names: str, low: int | float, high: int | float | None = None) -> None:
     """Raise UserError unless each of these fields lies between the bounds.
 
-    Without an upper one, a whole number must still be one that the device can count to.
+    Without an upper bound, a whole number must still fit into an int32.
     """
     for name in names:
         value = getattr(config, name)
@@ -131,7 +157,7 @@ def require_even(config: Any, name: str) -> None:
 
 
 def require_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
-    """Raise UserError unless these are one or more different seeds that every generator takes."""
+    """Raise UserError unless these are one or more different seeds in the range of an int32."""
     if not seeds:
         raise UserError(f"{option(name)} is empty; give at least one seed.")
     if len(seeds) > MOST_SEEDS:

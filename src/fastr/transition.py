@@ -1,4 +1,4 @@
-"""Transitions and metrics: the values that flow between replay, representations and agents.
+"""Transitions: what flows between replay, representations and agents.
 
 Axis names in shape annotations that mean the same everywhere (others are local to their file):
 
@@ -24,13 +24,10 @@ Axis names in shape annotations that mean the same everywhere (others are local 
 from dataclasses import replace
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fastr.core import EnvSpec
 from fastr.nn.precision import Precision, lowered
-
-Metrics = dict[str, Float[Array, ""]]
 
 
 class Transition(eqx.Module):
@@ -45,12 +42,10 @@ class Transition(eqx.Module):
 
     @classmethod
     def unpack(cls, rows: Float[Array, "*batch row"], spec: EnvSpec) -> "Transition":
-        """Transitions from packed rows (state, action, next state, reward, continues)."""
-        ends = (spec.state_dim, spec.state_dim + spec.action_dim, spec.row_dim - 2)
-        state, action, next_state, scalars = jnp.split(rows, ends, axis=-1)
-        return cls(state, action, next_state, scalars[..., 0], scalars[..., 1])
+        """Transitions from packed rows."""
+        return cls(**{name: rows[..., place] for name, place in spec.row.items()})
 
     def seen_in(self, precision: Precision) -> "Transition":
-        """With states as networks of this precision take them in."""
+        """Lower the states to the precision of the networks."""
         state, next_state = lowered(self.state, precision), lowered(self.next_state, precision)
         return replace(self, state=state, next_state=next_state)

@@ -1,17 +1,61 @@
-"""What every agent promises to the engine that trains it."""
+"""The promise of an agent: what the engine that trains it, evaluation and export ask of it."""
 
 import abc
-from typing import TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.training.replay import PrioritizedReplay, Replay
-from fastr.transition import Metrics, Transition
+from fastr.core import EnvSpec, UserError
+from fastr.nn.optim import Metrics
+from fastr.nn.precision import Precision
+from fastr.transition import Transition
 
 Tree = TypeVar("Tree")
+
+
+class AgentConfig(abc.ABC):
+    """Settings of an agent: the fields of a frozen dataclass, at least these, are options."""
+
+    batch_size: int
+    """Transitions per update."""
+    normalize_observations: bool
+    """Scale observations by running statistics."""
+    precision: Precision
+    """Arithmetic of matrix products."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    random_frames: ClassVar[int] = 10_000
+    """Frames of random actions before the first update, unless a run says otherwise."""
+
+    @abc.abstractmethod
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "AbstractAgent":
+        """A fresh agent for this environment."""
+
+    def accelerated(self) -> "AgentConfig":
+        """With the arithmetic that is fastest on an accelerator."""
+        return self
+
+    def quick(self) -> "AgentConfig":
+        """The same method at sizes and rates that learn in minutes on a CPU."""
+        return self
+
+    @property
+    def priority_updates(self) -> int | None:
+        """Updates between two renewals of the largest priority; None: replay is uniform."""
+        return None
+
+
+@runtime_checkable
+class FeatureMap(Protocol):
+    """A network that makes features of normalised states and actions."""
+
+    def feature(self, state: Array, action: Array, /) -> Array:
+        """The feature of one state-action pair."""
+        ...
 
 
 class AbstractPolicy(eqx.Module):
@@ -20,6 +64,10 @@ class AbstractPolicy(eqx.Module):
     @abc.abstractmethod
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
         """The action in this state, in [-1, 1]."""
+
+    def write(self, program: Any, value: str, action_dim: int) -> str:  # noqa: ARG002
+        """Write the policy up to its tanh into a `fastr.export` program; name of the result."""
+        raise UserError(f"{type(self).__name__} has no `write`, so it cannot be exported.")
 
 
 class AbstractAgent(eqx.Module):
@@ -50,14 +98,14 @@ class AbstractAgent(eqx.Module):
         """After a training episode of this return, `updates` updates into the run."""
         return self
 
-    def empty_replay(self, capacity: int, row_dim: int) -> Replay | PrioritizedReplay:
-        """Room for so many packed transitions, drawn from in the way that this agent asks for."""
-        return Replay.empty(capacity, row_dim)
+    def feature_map(self) -> FeatureMap | None:
+        """The network whose features the critics read; None for an agent without one."""
+        return None
 
     @property
-    def keeps(self) -> bool:
-        """Whether a part of it never moves; then observations stay in that part's units, too."""
-        return False
+    def kept_networks(self) -> tuple[str, ...]:
+        """Names of the networks that never move; with any, observation statistics are fixed too."""
+        return ()
 
     def inherit(self, source: "AbstractAgent") -> "AbstractAgent":  # noqa: ARG002
         """With the part that never moves taken from another agent of the same method."""

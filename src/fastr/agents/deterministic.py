@@ -24,6 +24,10 @@ class DeterministicPolicy(AbstractPolicy):
         """The action in this state."""
         return jnp.tanh(self.layout.unpack(self.parameters)(state))
 
+    def write(self, program: Any, value: str, action_dim: int) -> str:  # noqa: ARG002
+        """The actor's layers."""
+        return program.mlp(self.layout.unpack(self.parameters), value, "actor")
+
 
 def actor_network(spec: EnvSpec, hidden_dim: int, *, key: PRNGKeyArray) -> MLP:
     """Three hidden layers with LayerNorm and ELU (App. FaStR; the public code has ReLU)."""

@@ -2,15 +2,16 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.agents.base import AbstractAgent, AbstractPolicy
+from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig
 from fastr.agents.critics import (
+    QUICK,
     bootstrapped,
     plain_critics,
     plain_q,
@@ -20,16 +21,16 @@ from fastr.agents.critics import (
 from fastr.core import DEEPEST, LARGEST_BATCH, EnvSpec, require
 from fastr.nn.activations import elu
 from fastr.nn.networks import MLP
-from fastr.nn.optim import Adam, Layout, Parameters, Trainable, polyak
+from fastr.nn.optim import Adam, Layout, Metrics, Parameters, Trainable, polyak
 from fastr.nn.precision import Precision
-from fastr.transition import Metrics, Transition
+from fastr.transition import Transition
 
 LOG_STD_BOUNDS = (-20.0, 2.0)
 """Of the Gaussian before tanh, as in the public code."""
 
 
 @dataclass(frozen=True)
-class SACConfig:
+class SACConfig(AgentConfig):
     """Soft actor-critic; defaults are the paper's three-layer variant (App. SAC)."""
 
     hidden_dim: int = 1024
@@ -64,6 +65,10 @@ class SACConfig:
         rates = ("critic_learning_rate", "actor_learning_rate", "temperature_learning_rate")
         require(self, *rates, low=0)
         require(self, "initial_temperature", low=1e-6)
+
+    def quick(self) -> "SACConfig":
+        """Small networks with larger steps."""
+        return replace(self, hidden_dim=128, temperature_learning_rate=1e-3, **QUICK)
 
     def accelerated(self) -> "SACConfig":
         """With the arithmetic that is fastest on an accelerator."""
@@ -123,6 +128,10 @@ class MeanPolicy(AbstractPolicy):
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
         """The action in this state."""
         return jnp.tanh(TanhGaussian.of(self.layout.unpack(self.parameters), state).mean)
+
+    def write(self, program: Any, value: str, action_dim: int) -> str:
+        """The actor's layers, without the standard deviations at the end of the last."""
+        return program.mlp(self.layout.unpack(self.parameters), value, "actor", action_dim)
 
 
 class SAC(AbstractAgent):

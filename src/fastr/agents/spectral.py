@@ -9,33 +9,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.agents.base import AbstractAgent
-from fastr.agents.critics import bootstrapped, mean_value_loss, squared_error, worst_error
+from fastr.agents.base import AbstractAgent, AgentConfig
+from fastr.agents.critics import QUICK, bootstrapped, mean_value_loss, squared_error, worst_error
 from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
 from fastr.core import LARGEST_BATCH, EnvSpec, UserError, require
 from fastr.nn.networks import MLP, Head
-from fastr.nn.optim import Adam, Layout, Parameters, Trainable, polyak
+from fastr.nn.optim import Adam, Layout, Metrics, Parameters, Trainable, polyak
 from fastr.nn.precision import Precision, lowered
-from fastr.representations.base import AbstractRepresentation
+from fastr.representations.base import AbstractRepresentation, Keep, RepresentationConfig
 from fastr.representations.cp import CPConfig
-from fastr.representations.diffusion import DiffusionConfig
-from fastr.representations.joint import JointConfig
-from fastr.representations.ranking import Encoder, RankingConfig
-from fastr.transition import Metrics, Transition
+from fastr.representations.ranking import Encoder
+from fastr.transition import Transition
 
-RepresentationConfig = RankingConfig | DiffusionConfig
-"""Any contrastive representation, a user's own among them, or Diff-SR's."""
-
-Keep = Literal["nothing", "state-factor", "encoder"]
 ENCODERS: dict[Keep, str] = {"state-factor": "state_encoder", "encoder": "encoder"}
-"""The network behind each part that can be kept."""
-
-
-def part_to_keep(representation: RepresentationConfig) -> Keep:
-    """The largest part that depends on the state (Sec. Modular Reuse)."""
-    if isinstance(representation, DiffusionConfig):
-        return "nothing"
-    return "encoder" if isinstance(representation, JointConfig) else "state-factor"
+"""The network of each part that can be kept."""
 
 
 def with_kept(
@@ -50,7 +37,7 @@ def with_kept(
 
 
 @dataclass(frozen=True)
-class SpectralConfig:
+class SpectralConfig(AgentConfig):
     """TD3 on a spectral feature; defaults are the paper's (App. FaStR, Table hyperparams)."""
 
     representation: RepresentationConfig = field(default_factory=CPConfig)
@@ -82,28 +69,33 @@ class SpectralConfig:
     normalize_observations: bool = True
     """Scale observations by running statistics (App. Shared Training Protocol)."""
     keep: Keep = "nothing"
-    """What of the representation never moves, together with the observation statistics: the
-    state factor phi_s, or a joint encoder as a whole (Sec. Modular Reuse). For what a run before
-    has learned; a fresh run keeps what it was initialised with."""
+    """The part of the representation that stays fixed, with the observation statistics: the
+    state factor phi_s, or a joint encoder as a whole (Sec. Modular Reuse). Taken from --source."""
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> Precision:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Arithmetic of matrix products."""
         return self.representation.precision
 
+    def quick(self) -> "SpectralConfig":
+        """A small representation, critics and actor with larger steps."""
+        small = self.representation.quick()
+        rates = QUICK | {"representation_learning_rate": 3e-4}
+        return replace(self, representation=small, actor_dim=128, **rates)
+
     def accelerated(self) -> "SpectralConfig":
         """With the arithmetic that is fastest on an accelerator."""
-        return replace(self, representation=replace(self.representation, precision="bfloat16"))
+        return replace(self, representation=self.representation.accelerated())
 
     def __post_init__(self):
         require(self, "batch_size", low=1, high=LARGEST_BATCH)
         require(self, "actor_dim", low=1)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
-        if self.keep not in ("nothing", part_to_keep(self.representation)):
+        if self.keep not in ("nothing", self.representation.keepable):
             raise UserError(
                 f"--keep {self.keep} is not possible with this representation; "
-                f"it can keep {part_to_keep(self.representation)}."
+                f"it can keep {self.representation.keepable}."
             )
         rates = ("representation_learning_rate", "critic_learning_rate", "actor_learning_rate")
         require(self, *rates, low=0)
@@ -132,7 +124,7 @@ def readable(representation: Trainable[AbstractRepresentation]) -> Parameters:
 
 
 class Target(eqx.Module):
-    """Slowly moving copies of all that critics and actor read."""
+    """Target copies of everything that critics and actor read."""
 
     representation: Parameters
     critics: Parameters
@@ -215,14 +207,20 @@ class Spectral(AbstractDeterministicAgent):
         )
         return agent, worst_error(values, td_target), learned | fitted | gained
 
+    def feature_map(self) -> AbstractRepresentation:
+        """The copy of the representation that the critics learn on."""
+        online = self.config.feature_source == "online"
+        return self.representation.net if online else self.target_representation
+
     @property
-    def keeps(self) -> bool:
-        """Whether the configuration keeps a part of the representation."""
-        return self.config.keep != "nothing"
+    def kept_networks(self) -> tuple[str, ...]:
+        """The encoder that the configuration keeps."""
+        names = {"nothing": (), "state-factor": ("state_encoder",), "encoder": ("joint_encoder",)}
+        return names[self.config.keep]
 
     def inherit(self, source: AbstractAgent) -> "Spectral":
         """With what the configuration keeps taken from another agent, target copy included."""
-        if not self.keeps:
+        if not self.kept_networks:
             return self
         assert isinstance(source, Spectral)
         keep = self.config.keep

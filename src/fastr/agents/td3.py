@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from fastr.agents.base import AgentConfig
 from fastr.agents.critics import (
+    QUICK,
     bootstrapped,
     mean_value_loss,
     plain_critics,
@@ -22,13 +24,13 @@ from fastr.agents.critics import (
 from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
 from fastr.core import LARGEST_BATCH, EnvSpec, require
 from fastr.nn.networks import MLP
-from fastr.nn.optim import Adam, Parameters, Trainable, polyak
+from fastr.nn.optim import Adam, Metrics, Parameters, Trainable, polyak
 from fastr.nn.precision import Precision
-from fastr.transition import Metrics, Transition
+from fastr.transition import Transition
 
 
 @dataclass(frozen=True)
-class TD3Config:
+class TD3Config(AgentConfig):
     """TD3 with FaStR's settings and no representation."""
 
     batch_size: int = 512
@@ -61,6 +63,10 @@ class TD3Config:
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
         require(self, "critic_learning_rate", "actor_learning_rate", low=0)
+
+    def quick(self) -> "TD3Config":
+        """Small networks with larger steps."""
+        return replace(self, hidden_dim=128, **QUICK)
 
     def accelerated(self) -> "TD3Config":
         """With the arithmetic that is fastest on an accelerator."""

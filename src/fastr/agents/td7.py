@@ -6,27 +6,29 @@ one of the targets. Every 250 updates each moves up by one.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.agents.base import AbstractAgent, chosen
+from fastr.agents.base import AbstractAgent, AgentConfig, chosen
 from fastr.agents.critics import bootstrapped, worst_error
 from fastr.agents.deterministic import explored, smoothed
 from fastr.agents.td7_networks import Actor, Critic, Encoder, twin_q
 from fastr.agents.td7_policies import KeptPolicy, Pair, Trial
 from fastr.core import LARGEST_BATCH, EnvSpec, require
-from fastr.nn.optim import Adam, Parameters, Trainable
+from fastr.nn.optim import Adam, Metrics, Parameters, Trainable
 from fastr.nn.precision import Arithmetic
-from fastr.training.replay import PrioritizedReplay
-from fastr.transition import Metrics, Transition
+from fastr.transition import Transition
 
 
 @dataclass(frozen=True)
-class TD7Config:
+class TD7Config(AgentConfig):
     """TD7; defaults are the paper's (App. TD7), which are the original authors'."""
+
+    random_frames: ClassVar[int] = 50_000
 
     embedding_dim: int = 256
     """Coordinates of zs and zsa (App. TD7)."""
@@ -59,7 +61,7 @@ class TD7Config:
     """Factor on the best return when that moment comes (App. TD7)."""
     normalize_observations: bool = False
     """Scale observations by running statistics (App. Shared Training Protocol)."""
-    precision: Arithmetic = "float32"
+    precision: Arithmetic = "float32"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Arithmetic of matrix products: float32, or tf32 (on a CPU the same)."""
 
     def __post_init__(self):
@@ -70,6 +72,16 @@ class TD7Config:
         require(self, "discount", "late_relaxation", low=0, high=1)
         noises = ("exploration_noise", "target_noise", "target_noise_clip")
         require(self, *noises, "learning_rate", "cloning_weight", low=0)
+
+    def quick(self) -> "TD7Config":
+        """Small networks with larger steps."""
+        sizes = {"embedding_dim": 128, "hidden_dim": 128, "batch_size": 128}
+        return replace(self, learning_rate=1e-3, **sizes)
+
+    @property
+    def priority_updates(self) -> int:
+        """The largest priority is renewed at every hard copy (App. TD7)."""
+        return self.target_updates
 
     def accelerated(self) -> "TD7Config":
         """With the arithmetic that is fastest on an accelerator."""
@@ -217,16 +229,16 @@ class TD7(AbstractAgent):
         values = jnp.min(twin_q(critics, batch.next_state, actions, zsa, zs), axis=0)
         return bootstrapped(batch, self.bounds.clip(values), self.config.discount)
 
-    def empty_replay(self, capacity: int, row_dim: int) -> PrioritizedReplay:
-        """A replay whose largest priority is renewed at every hard copy (App. TD7)."""
-        return PrioritizedReplay.empty(capacity, row_dim, self.config.target_updates)
+    def feature_map(self) -> Encoder:
+        """The encoder that the policy reads."""
+        return self.encoder.layout.unpack(self.checkpoint.encoder)
 
     def end_episode(self, episode_return: Float[Array, ""], updates: Int[Array, ""]) -> "TD7":
-        """Judge the behaviour policy by one more episode; keep it, try on, or drop it.
+        """Assess the behaviour policy by one more episode: keep it, continue its trial, or drop it.
 
-        Kept or dropped, the next policy on trial is the newest (policy checkpointing, App. TD7).
+        After either end of a trial the newest policy is next (policy checkpointing, App. TD7).
         """
-        # The official code trains in bursts between episodes; here updates run beside them, and
+        # The official code trains in bursts between episodes; here updates run during episodes, and
         # the policy that collects data still changes only in between (docs/methods.md).
         started = updates > 0
         judged = self.trial.judged(

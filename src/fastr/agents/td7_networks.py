@@ -32,6 +32,12 @@ class Encoder(eqx.Module):
         """The embedding of an action in an embedded state: the prediction of the next zs."""
         return self.pair(jnp.concatenate([zs, action]))
 
+    def feature(
+        self, state: Float[Array, " state"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """zsa(zs(s), a)."""
+        return self.zsa(self.zs(state), action)
+
 
 class Actor(eqx.Module):
     """tanh of a network on the state and its embedding."""

@@ -1,6 +1,6 @@
 """Policies that TD7 keeps, and the trial of the next one (policy checkpointing, App. TD7)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,6 +29,17 @@ class KeptPolicy(AbstractPolicy):
         """The action in this state."""
         encoder = self.encoder_layout.unpack(self.pair.encoder)
         return self.actor_layout.unpack(self.pair.actor)(state, encoder.zs(state))
+
+    def write(self, program: Any, value: str, action_dim: int) -> str:  # noqa: ARG002
+        """The actor's layers on the state and its embedding (App. TD7)."""
+        encoder = self.encoder_layout.unpack(self.pair.encoder)
+        actor = self.actor_layout.unpack(self.pair.actor)
+        embedded = program.mlp(encoder.state, value, "encoder")
+        embedded = program.add("average_l1", (embedded,), "", {})
+        projected = program.linear(actor.inlet, value, "actor.inlet")
+        projected = program.add("average_l1", (projected,), "", {})
+        both = program.add("concatenate", (projected, embedded), "", {})
+        return program.mlp(actor.body, both, "actor.body")
 
 
 class Trial(eqx.Module):
@@ -60,8 +71,8 @@ class Trial(eqx.Module):
     ) -> "Verdict":
         """After one more episode.
 
-        A policy whose smallest return falls below the kept one's is dropped at once. One that has
-        held out for all its episodes is kept: for one, or for `late_episodes` late in training.
+        A policy whose smallest return falls below the kept one's is dropped at once. One that
+        passes all its episodes is kept: for one, or for `late_episodes` late in training.
         When that time comes, the kept one's return is relaxed, once.
         """
         best = jnp.where(late & ~self.late, relaxation * self.best, self.best)
@@ -82,7 +93,7 @@ class Trial(eqx.Module):
 
 
 class Verdict(NamedTuple):
-    """What an episode has decided."""
+    """The outcome of one episode of a trial."""
 
     trial: Trial
     kept: Bool[Array, ""]

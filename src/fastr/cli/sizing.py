@@ -21,7 +21,7 @@ class Info:
     def run(self) -> int:
         """Count without allocating."""
         from fastr.envs import spec
-        from fastr.training.count import info
+        from fastr.training.cost import info
 
         result = info(self.config, spec(self.config.task, self.config.frame_skip))
         if self.json:

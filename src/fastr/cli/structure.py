@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fastr.agents.base import AgentConfig
 from fastr.cli.show import Flag, Maybe, Several, Task, print_json, print_table, write_csv
 from fastr.cli.training import rows_of_all
 from fastr.core import Preset, UserError, require_seeds, write_errors
@@ -13,7 +14,6 @@ from fastr.representations.ranking import RankingConfig
 from fastr.studies.experiments import CONDITIONS
 from fastr.studies.units import slug
 from fastr.training.config import METHODS, TrainConfig, grounded, on_this_device, preset
-from fastr.training.methods import AgentConfig
 
 LARGEST_BATCH = 2**14
 """Of a coverage, which scores all pairs of a batch in float64: 2 GiB for each noise level."""

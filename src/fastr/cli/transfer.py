@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import tyro
 
-from fastr.agents.spectral import Keep, SpectralConfig, part_to_keep
+from fastr.agents.spectral import SpectralConfig
 from fastr.cli.looking import opened
 from fastr.cli.show import Flag, Maybe, places, print_json, print_table, write_csv
 from fastr.cli.training import rows_of_all
 from fastr.core import UserError
 from fastr.envs import require_imported
 from fastr.envs.shifts import split
+from fastr.representations.base import Keep
 from fastr.runs.directory import RunDirectory
 from fastr.studies.units import slug
 from fastr.training.config import TrainConfig, from_json
@@ -90,7 +91,7 @@ class Transfer:
                 )
             # In the end its policies are played unadapted, also beside one from scratch.
             directory.latest()
-            kept = part_to_keep(config.agent.representation)
+            kept = config.agent.representation.keepable
             keep: Keep = kept if self.keep == "largest" else self.keep
             found.append(self.condition(path, config, keep))
             if self.figure and keep != "nothing":
@@ -165,11 +166,11 @@ def line(condition: Condition, rows: Sequence[dict[str, Any]], unadapted: float)
     """One condition's parameters and returns."""
     from fastr.envs import spec
     from fastr.runs.summary import summary
-    from fastr.training.count import kept_networks, network_parameters
+    from fastr.training.cost import kept_parameters, network_parameters
 
     config = condition.config
-    networks = network_parameters(config, spec(config.task, config.frame_skip))
-    frozen = sum(networks[name] for name in kept_networks(config))
+    sizes = spec(config.task, config.frame_skip)
+    networks, frozen = network_parameters(config, sizes), kept_parameters(config, sizes)
     source = RunDirectory.open(condition.source)
     before = summary(source.rows(), from_json(source.config["train"]).seeds)
     after = summary(rows, config.seeds)
@@ -193,7 +194,7 @@ def what_moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
     """How far each component's features are from the source's, seed by seed."""
     from fastr.studies.coverage import random_rows
     from fastr.studies.transfer import moved, of_seed
-    from fastr.training.arrays import saved_cohort
+    from fastr.training.state import saved_cohort
 
     config = condition.config
     rows = random_rows(config.task, config.frame_skip, HELD_OUT, 0)

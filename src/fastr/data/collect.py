@@ -19,10 +19,10 @@ from fastr.envs.pool import EnvPool
 from fastr.runs.checkpoints import whole_numbers
 from fastr.runs.directory import RunDirectory
 from fastr.runs.provenance import provenance
-from fastr.training.arrays import saved_cohort
 from fastr.training.config import from_json
 from fastr.training.learner import Learner
 from fastr.training.progress import stage
+from fastr.training.state import saved_cohort
 
 Policy = Literal["replay", "greedy", "exploring", "random"]
 Act = Callable[[np.ndarray, int], np.ndarray]

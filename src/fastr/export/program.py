@@ -12,13 +12,9 @@ import jax
 import numpy as np
 
 from fastr.agents.base import AbstractPolicy
-from fastr.agents.deterministic import DeterministicPolicy
-from fastr.agents.sac import MeanPolicy
-from fastr.agents.td7_policies import KeptPolicy
 from fastr.envs import Bounds
 from fastr.nn.activations import elu
 from fastr.nn.networks import MLP, LayerNorm, Linear
-from fastr.training.learner import NormalizedPolicy
 
 OBSERVATION, NORMALIZED, ACTION = "observation", "normalized_action", "action"
 ACTIVATIONS: dict[Callable, str] = {elu: "elu", jax.nn.relu: "relu"}
@@ -44,12 +40,7 @@ class Program:
     def of(cls, policy: AbstractPolicy, bounds: Bounds) -> "Program":
         """The program of a policy on raw observations, for actuators with these bounds."""
         program = cls()
-        value = OBSERVATION
-        if isinstance(policy, NormalizedPolicy):
-            statistics = {"mean": policy.mean, "std": policy.std}
-            value = program.add("standardize", (value,), "statistics", statistics)
-            policy = policy.policy
-        value = program.action(policy, value, bounds.low.size)
+        value = policy.write(program, OBSERVATION, bounds.low.size)
         program.add("tanh", (value,), "", {}, output=NORMALIZED)
         program.add("rescale", (NORMALIZED,), "bounds", scaling(bounds), output=ACTION)
         return program
@@ -68,26 +59,6 @@ class Program:
         output = output or f"value{len(self.steps)}"
         self.steps.append(Step(op, inputs, tuple(named), output))
         return output
-
-    def action(self, policy: AbstractPolicy, value: str, action_dim: int) -> str:
-        """The action before its tanh."""
-        if isinstance(policy, KeptPolicy):
-            return self.embedded_action(policy, value)
-        assert isinstance(policy, DeterministicPolicy | MeanPolicy)
-        # SAC's network also gives standard deviations, after the means: a greedy policy has none.
-        net = policy.layout.unpack(policy.parameters)
-        return self.mlp(net, value, "actor", outputs=action_dim)
-
-    def embedded_action(self, policy: KeptPolicy, value: str) -> str:
-        """TD7's actor on the state and its embedding (App. TD7)."""
-        encoder = policy.encoder_layout.unpack(policy.pair.encoder)
-        actor = policy.actor_layout.unpack(policy.pair.actor)
-        embedded = self.mlp(encoder.state, value, "encoder")
-        embedded = self.add("average_l1", (embedded,), "", {})
-        projected = self.linear(actor.inlet, value, "actor.inlet")
-        projected = self.add("average_l1", (projected,), "", {})
-        both = self.add("concatenate", (projected, embedded), "", {})
-        return self.mlp(actor.body, both, "actor.body")
 
     def mlp(self, net: MLP, value: str, name: str, outputs: int | None = None) -> str:
         """A network's output, or its first `outputs` entries."""

@@ -1,7 +1,7 @@
-"""Activations and normalisations: what happens to a vector between two matrix products.
+"""Activations and normalisations, some with their own gradients.
 
-Several have gradients of their own. A backward pass over the 12,800 rows of a contrastive batch is
-bound by memory: it keeps what a product has written anyway, and computes the rest again.
+A backward pass over the 12,800 rows of a contrastive batch is bound by memory: it keeps the results
+of matrix products and computes the rest again.
 """
 
 import math
@@ -25,8 +25,7 @@ def unchanged(x: Array) -> Array:
 def elu(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """x where it is positive, exp(x) - 1 elsewhere.
 
-    `jax.nn.elu` takes expm1, which is more work and more exact only below the rounding of what is
-    added to it next.
+    `jax.nn.elu` uses expm1: more work, and more exact only below the rounding of the next sum.
     """
     negative = jnp.where(x > 0, 0.0, x)
     return jnp.where(x > 0, x, jnp.exp(negative) - 1.0)
@@ -51,7 +50,7 @@ def mish_gate(x: Float[Array, "*any"]) -> tuple[Float[Array, "*any"], Float[Arra
 
 
 def recalled(residuals: tuple) -> tuple:
-    """What a backward pass starts from: the large array first, then parameters.
+    """Residuals at the start of a backward pass: the large array first, then parameters.
 
     The barrier keeps the compiler from storing what forward and backward have in common.
     """
@@ -63,8 +62,8 @@ def recalled(residuals: tuple) -> tuple:
 def mish(x: Float[Array, " hidden"], bias: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
     """The activation z tanh(softplus(z)) at z = x + bias.
 
-    The bias of the layer before comes in here so that its product is the only large array kept for
-    the backward pass, which is bound by memory: adding and exponentiating again is cheaper than
+    The bias of the previous layer is added here so that its product is the only large array kept
+    for the backward pass, which is bound by memory: adding and exponentiating again is cheaper than
     reading stored results.
     """
     z = widen(x) + widen(bias)
@@ -90,7 +89,7 @@ mish.defvjp(_mish_forward, _mish_backward)
 def centred(
     x: Float[Array, " hidden"], bias: Float[Held, " hidden"] | None
 ) -> tuple[Float[Array, " hidden"], Float[Array, ""]]:
-    """x + bias less its mean, and the reciprocal of its standard deviation, in float32."""
+    """x + bias minus its mean, and the reciprocal of its standard deviation, in float32."""
     wide = widen(x) if bias is None else widen(x) + widen(bias)
     shifted = wide - jnp.mean(wide)
     return shifted, jax.lax.rsqrt(jnp.mean(jnp.square(shifted)) + LAYER_NORM_EPSILON)
@@ -135,7 +134,7 @@ def rescaled(
 ) -> Float[Array, " hidden"]:
     """x + bias scaled to mean 0 and variance 1, then by a weight, shifted and activated.
 
-    The bias of the layer before comes in here for the same reason as in `mish`.
+    The bias of the previous layer is added here for the same reason as in `mish`.
     """
     shifted, scale = centred(x, bias)
     return activation(shifted * scale * weight + shift).astype(x.dtype)
@@ -198,10 +197,10 @@ def inverse_norm(x: Float[Array, " feature"]) -> Float[Array, ""]:
 
 
 def l2_normalize(x: Float[Array, " feature"]) -> Float[Array, " feature"]:
-    """The vector over its Euclidean norm; zero stays zero."""
+    """The vector divided by its Euclidean norm; zero stays zero."""
     return x * inverse_norm(x)
 
 
 def average_l1_norm(x: Float[Array, " feature"]) -> Float[Array, " feature"]:
-    """AvgL1Norm of TD7: the vector over the mean of its absolute values."""
+    """AvgL1Norm of TD7: the vector divided by the mean of its absolute values."""
     return x / jnp.maximum(jnp.mean(jnp.abs(x)), 1e-8)

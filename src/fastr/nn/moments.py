@@ -10,8 +10,8 @@ STD_FLOOR = 1e-4
 class Moments(eqx.Module):
     """Welford's recurrence: E[x^2] - E[x]^2 would lose offset-heavy coordinates in float32.
 
-    Of the variance itself, and with a whole number to count by: a float32 count stops at 2^24, and
-    a float32 sum of squares falls behind long before.
+    It keeps the variance and an integer count: a float32 count stops at 2^24, and a float32 sum of
+    squares loses new terms long before.
     """
 
     count: Int[Array, ""]
@@ -24,7 +24,7 @@ class Moments(eqx.Module):
         return cls(jnp.zeros((), jnp.int32), jnp.zeros(size), jnp.zeros(size))
 
     def update(self, state: Float[Array, " state"]) -> "Moments":
-        """With one more observation."""
+        """Add one observation."""
         count = self.count + 1
         deviation = state - self.mean
         mean = self.mean + deviation / count

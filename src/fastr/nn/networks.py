@@ -1,4 +1,4 @@
-"""The networks all methods are built from.
+"""The networks of all methods.
 
 Modules take one example; batches come from `jax.vmap`. Matrix products are in the precision of the
 input, whatever that of the parameters. Only the last layers of actors, critics and reward heads,

@@ -1,9 +1,9 @@
-"""A network with its optimiser, in the form in which both move fastest.
+"""A network with its optimiser, stored so that an update is fast.
 
 Adam and Polyak averaging touch every parameter once and do almost no arithmetic, so that over the
 dozens of small vectors of a representation (biases, scales) they cost a kernel launch each. Those
-lie end to end in one vector. Matrices stay as they are: taken out of a vector, each would have to
-be copied into a buffer of its own before a product could read it.
+are packed into one vector. Matrices stay separate: inside a vector, each would be copied before a
+product could read it.
 """
 
 import math
@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from fastr.transition import Metrics
-
 Net = TypeVar("Net")
 Tree = TypeVar("Tree")
+Metrics = dict[str, Float[Array, ""]]
+"""Scalars to log, by name."""
 
 SMALL = 8192
 """Leaves of fewer parameters than this are packed together."""

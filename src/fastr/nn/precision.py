@@ -1,7 +1,4 @@
-"""In which precision networks compute: what a configuration names, and what that means in JAX.
-
-Parameters are in float32, whatever the arithmetic.
-"""
+"""Precision of the networks' arithmetic; parameters are always in float32."""
 
 from contextlib import AbstractContextManager
 from typing import Literal
@@ -24,7 +21,7 @@ def matmul_precision(precision: Precision) -> AbstractContextManager:
 
 
 def lowered(x: Float[Array, "*any"], precision: Precision) -> Float[Array, "*any"]:
-    """x as a network of this precision takes it in."""
+    """x in the precision of a network's inputs."""
     return x.astype(jnp.bfloat16) if precision == "bfloat16" else x
 
 

@@ -1,6 +1,7 @@
 """A block-diagonal core between CP's diagonal and Tucker's full one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -32,6 +33,13 @@ class BlockConfig(RankingConfig):
                 f"{self.factor_dim * self.block_dim}."
             )
 
+    def quick(self) -> "BlockConfig":
+        """With blocks of the same size, a quarter as many."""
+        sizes = self.quick_sizes | {"feature_dim": self.feature_dim // 4}
+        return replace(
+            self, factor_dim=self.factor_dim // 4, hidden_dim=self.hidden_dim // 4, **sizes
+        )
+
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Block":
         """Fresh encoders for this environment."""
         return Block(*Factors.init(spec, self, self.factor_dim, key), self.block_dim)
@@ -39,6 +47,8 @@ class BlockConfig(RankingConfig):
 
 class Block(Factored):
     """Products of coordinates within blocks: the feature that critics read too."""
+
+    product_features: ClassVar[bool] = True
 
     block_dim: int = eqx.field(static=True)
 

@@ -1,6 +1,7 @@
 """FaStR: the transition kernel as a three-way CP tensor, one encoder per mode (Sec. Method)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,8 @@ class CPConfig(RankingConfig):
 
 class CP(Factored):
     """State, action and next-state factors, joined by a Hadamard product, Eq. (cp)."""
+
+    product_features: ClassVar[bool] = True
 
     def combine(
         self, context: Float[Array, " feature"], action: Float[Array, " action"]

@@ -1,4 +1,4 @@
-"""What all representations with one encoder for states and one for actions share."""
+"""Shared by all representations with one encoder for states and one for actions."""
 
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from fastr.representations.ranking import (
     FactorEncoder,
     RankingConfig,
 )
+from fastr.transition import Transition
 
 
 class Factors(NamedTuple):
@@ -35,7 +36,7 @@ class Factors(NamedTuple):
 
 
 class Factored(Contrastive):
-    """phi_s and phi_a; how they meet is each representation's own."""
+    """phi_s and phi_a; subclasses define how they are combined."""
 
     state_encoder: Encoder
     action_encoder: Encoder
@@ -47,6 +48,13 @@ class Factored(Contrastive):
     def action_factor(self, action: Float[Array, " action"]) -> Float[Array, " factor"]:
         """phi_a(a)."""
         return self.contrast.encode(self.action_encoder, action)
+
+    def components(self, batch: Transition) -> dict[str, Float[Array, "batch _"]]:
+        """The feature and all three factors."""
+        return super().components(batch) | {
+            "state factor": jax.vmap(self.context)(batch.state),
+            "action factor": jax.vmap(self.action_factor)(batch.action),
+        }
 
     def networks(self) -> dict[str, PyTree]:
         """Every parameter once, under the name of the network it belongs to."""

@@ -1,18 +1,22 @@
 """CTRL-SR: one encoder of the concatenated state and action (App. CTRL-SR)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from fastr.core import EnvSpec
+from fastr.representations.base import Keep
 from fastr.representations.ranking import Contrast, Contrastive, FactorEncoder, RankingConfig
 
 
 @dataclass(frozen=True)
 class JointConfig(RankingConfig):
     """CTRL-SR's representation: a monolithic encoder phi([s; a]), Eq. (linear-mdp)."""
+
+    keepable: ClassVar[Keep] = "encoder"
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Joint":
         """A fresh encoder for this environment."""
@@ -30,7 +34,7 @@ class Joint(Contrastive):
     encoder: FactorEncoder
 
     def context(self, state: Float[Array, " state"]) -> Float[Array, " state"]:
-        """The state itself: a joint encoder has nothing to say about it alone."""
+        """The state itself: a joint encoder has no part for the state alone."""
         return state
 
     def combine(

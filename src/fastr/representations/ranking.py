@@ -1,12 +1,12 @@
 """Ranking perturbed noise-contrastive estimation, Eq. (nce-prelim) and Eq. (nce).
 
-What all contrastive representations share: sizes, encoders, the next-state factor conditioned on
+Shared by all contrastive representations: sizes, encoders, the next-state factor conditioned on
 the noise level, and the reward head.
 """
 
 import abc
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,18 +16,34 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from fastr.core import DEEPEST, MOST_LEVELS, EnvSpec, require, require_even
 from fastr.nn.activations import l2_normalize, standardize
 from fastr.nn.networks import TIME_DIM, FourierHead, Head, LayerNorm, ResidualMLP, TimeEmbedding
+from fastr.nn.optim import Metrics
 from fastr.nn.precision import Precision, lowered, widen
-from fastr.representations.base import AbstractRepresentation, emptied
+from fastr.representations.base import (
+    AbstractRepresentation,
+    Keep,
+    RepresentationConfig,
+    emptied,
+)
 from fastr.representations.schedule import perturb
 from fastr.representations.scores import InnerProduct, Score, ranking_loss, scaled
-from fastr.transition import Metrics, Transition
+from fastr.transition import Transition
 
 ScoreForm = Literal["l2", "raw", "layernorm"]
 
 
 @dataclass(frozen=True)
-class RankingConfig(abc.ABC):
+class RankingConfig(RepresentationConfig):
     """Sizes and weights every contrastive representation shares (App. FaStR, Table hyperparams)."""
+
+    keepable: ClassVar[Keep] = "state-factor"
+    quick_sizes: ClassVar[dict[str, int]] = {
+        "feature_dim": 128,
+        "blocks": 1,
+        "noise_levels": 4,
+        "fourier_dim": 256,
+        "head_dim": 128,
+    }
+    """Few blocks and levels: on a CPU small operations cost more than their arithmetic."""
 
     feature_dim: int = 512
     """Coordinates d of the spectral feature (App. FaStR, Architecture)."""
@@ -54,15 +70,15 @@ class RankingConfig(abc.ABC):
 
     @property
     def candidate_dim(self) -> int:
-        """Numbers that stand for one next state in the score: the effective NCE dimension."""
+        """Dimension of the next-state factor in the score: the effective NCE dimension."""
         return self.feature_dim
 
     @property
     def unseen_dim(self) -> int:
-        """How many of these numbers, from the first, may have any constant added.
+        """How many of its first coordinates the loss cannot see a constant in.
 
-        The ranking loss compares candidates: what all of them share in a plain inner product shifts
-        every logit of an anchor alike.
+        The ranking loss compares candidates: a constant that all of them share in an inner product
+        shifts every logit of an anchor alike.
         """
         return self.candidate_dim
 
@@ -73,6 +89,14 @@ class RankingConfig(abc.ABC):
     @abc.abstractmethod
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Contrastive":
         """Fresh networks for this environment."""
+
+    def accelerated(self) -> "RankingConfig":
+        """With products in bfloat16."""
+        return replace(self, precision="bfloat16")
+
+    def quick(self) -> "RankingConfig":
+        """A quarter as wide, with one residual block and few noise levels."""
+        return replace(self, hidden_dim=self.hidden_dim // 4, **self.quick_sizes)
 
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "head_dim", low=1)
@@ -240,7 +264,7 @@ class Contrast(eqx.Module):
 
 
 class Scored(NamedTuple):
-    """What the ranking loss asks of a representation about a batch."""
+    """What a representation gives the ranking loss for a batch."""
 
     score: Score
     features: Float[Array, "batch feature"]
@@ -261,6 +285,12 @@ class Contrastive(AbstractRepresentation):
         """The batch as anchors of a score that is bilinear in the feature, Eq. (nce-prelim)."""
         features = jax.vmap(self.feature)(batch.state, batch.action)
         return Scored(InnerProduct(features), features, {})
+
+    def components(self, batch: Transition) -> dict[str, Float[Array, "batch _"]]:
+        """The feature and the next-state factor at no noise."""
+        clean = jnp.broadcast_to(batch.next_state, (1, *batch.next_state.shape))
+        factor = self.contrast.candidates(clean)[0]
+        return super().components(batch) | {"next-state factor": factor}
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Eq. (nce) for this score, plus reward regression, Eq. (reward)."""

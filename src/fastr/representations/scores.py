@@ -76,7 +76,7 @@ def contrasted(
     gives it one: a row of softmax - own sums to zero, and in bfloat16 it does not (-511/512 rounds
     to -1, while 1/512 stays). Times a mean that all candidates share, this was a force on what the
     loss cannot see, and it drove factors to norms of 1e9 (docs/deviations.md). So the backward pass
-    takes what a row has too much off both gradients, as if candidates were centred.
+    subtracts each row's rounding error from both gradients, as if candidates were centred.
     """
     levels, size, dim = candidates.shape
     narrow = anchors.astype(candidates.dtype)

@@ -1,6 +1,6 @@
 """A full core: phi_s(s)^T M(s') phi_a(a) (App. Ablation, condition c)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,11 @@ class TuckerConfig(RankingConfig):
 
     feature_dim: int = 64
     """Coordinates of each factor, d_s = d_a; the core has their square (App. Ablation)."""
+
+    def quick(self) -> "TuckerConfig":
+        """A quarter of each factor."""
+        sizes = self.quick_sizes | {"feature_dim": self.feature_dim // 4}
+        return replace(self, hidden_dim=self.hidden_dim // 4, **sizes)
 
     @property
     def candidate_dim(self) -> int:

@@ -1,31 +1,41 @@
-"""How fast one update is: the yardstick behind every speed this project states."""
+"""Time one update, the loop around it, and the limits of this machine (`fastr bench`)."""
 
 import resource
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fastr.core import EnvSpec
 from fastr.envs.pool import EnvPool
-from fastr.training.config import TrainConfig
-from fastr.training.count import Products, products
+from fastr.nn.precision import Precision, matmul_precision
+from fastr.runs.directory import RunWriter
+from fastr.training.config import TrainConfig, to_json
+from fastr.training.cost import Products, products, state_bytes
 from fastr.training.evaluate import Evaluator, evaluation_workers
 from fastr.training.learner import Cohort, Engine
-from fastr.training.looptime import loop_times
+from fastr.training.loop import Trainer, simulators
 from fastr.training.policies import snapshots
 from fastr.training.profile import stages
-from fastr.training.roofline import floors
 
 SIMULATED_STEPS = 200
 ROWS = 5_000
-"""Of the replay that updates sample from."""
+"""Capacity of the replay that updates sample from."""
+WARM_STEPS = 3
+LOOP_SECONDS = 15.0
+"""Longest measurement of the loop."""
 
 
 def bench(config: TrainConfig, spec: EnvSpec, *, updates: int, repeats: int) -> dict[str, Any]:
-    """Times of updates of all seeds on random transitions, and of everything beside them."""
+    """Time updates of all seeds on random transitions, and everything that runs with them."""
     engine = Engine(
         config.agent, spec, config.seeds, capacity=ROWS, random_steps=config.random_steps
     )
@@ -53,7 +63,9 @@ def bench(config: TrainConfig, spec: EnvSpec, *, updates: int, repeats: int) -> 
     loop = loop_times(config, engine, most_steps=updates * repeats)
     update = report["milliseconds_per_joint_update"]
     share = {"loop_rate_over_update_rate": update / loop["loop_milliseconds_per_agent_step"]}
-    return report | loop | share | roofline(floors(config, spec, work), update)
+    limits = floors(config, spec, work)
+    floor = max(limits["arithmetic_floor_milliseconds"], limits["memory_floor_milliseconds"])
+    return report | loop | share | limits | {"measured_over_floor": update / floor}
 
 
 def update_times(
@@ -125,12 +137,6 @@ def speed(config: TrainConfig, work: Products, milliseconds: list[float]) -> dic
     }
 
 
-def roofline(limits: dict[str, Any], milliseconds: float) -> dict[str, Any]:
-    """The measured time beside the machine's own limits."""
-    floor = max(limits["arithmetic_floor_milliseconds"], limits["memory_floor_milliseconds"])
-    return limits | {"measured_over_floor": milliseconds / floor}
-
-
 def peak_memory() -> int:
     """Most memory held so far: on the accelerator, or by this process where there is none."""
     statistics = jax.devices()[0].memory_stats()
@@ -138,3 +144,99 @@ def peak_memory() -> int:
         return int(statistics["peak_bytes_in_use"])
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[str, Any]:
+    """Time agent steps of the whole loop from the start of an evaluation on, and its host's parts.
+
+    Simulators, evaluation and records are those of a training; nothing is saved. Where a short
+    evaluation ends before the last step, the share of steps during it is given.
+    """
+    # Updates from the first steps on; what the networks learn does not matter to the time.
+    config = replace(config, random_frames=config.frame_skip, checkpoint_frames=0, source="")
+    workers = evaluation_workers(len(config.seeds), config.eval_episodes)
+    with (
+        TemporaryDirectory() as folder,
+        RunWriter.create(Path(folder) / "run", {"train": to_json(config), "provenance": {}}) as run,
+        simulators(config) as pool,
+        Evaluator(config.task, config.frame_skip, config.agent, workers=workers) as evaluator,
+    ):
+        evaluator.wait_until_started()
+        trainer = Trainer(config, run, pool, evaluator, engine)
+        warm_up(trainer)
+        first, evaluating = trainer.state.next_step, 0
+        start = time.perf_counter()
+        while trainer.state.next_step < first + most_steps:
+            evaluating += trainer.pending is not None
+            trainer.step()
+            if time.perf_counter() - start > LOOP_SECONDS:
+                break
+        jax.block_until_ready(trainer.state.cohort)
+        seconds, steps = time.perf_counter() - start, trainer.state.next_step - first
+        host = {part: 1e3 * spent / steps for part, spent in trainer.host_seconds.items()}
+        return {
+            "loop_milliseconds_per_agent_step": 1e3 * seconds / steps,
+            "loop_share_beside_an_evaluation": evaluating / steps,
+            "loop_host_milliseconds_per_agent_step": host,
+        }
+
+
+def warm_up(trainer: Trainer) -> None:
+    """Take a few steps, so that every program is compiled; then start an evaluation."""
+    trainer.begin(None)
+    for _ in range(WARM_STEPS):
+        trainer.step()
+    none = np.zeros(len(trainer.config.seeds))
+    trainer.state.cohort = trainer.engine.end_episodes(
+        trainer.state.cohort, none.astype(np.float32), none.astype(bool)
+    )
+    trainer.start_evaluation(0)
+    jax.block_until_ready(trainer.state.cohort)
+    trainer.host_seconds.clear()
+
+
+def floors(config: TrainConfig, spec: EnvSpec, work: Products) -> dict[str, Any]:
+    """Lower bounds on the time of an update of all seeds on this device, in milliseconds.
+
+    Arithmetic: every matrix product at the speed of one large product of its precision. Memory:
+    operands and results of all products once, and parameters, moments and targets read and
+    written once, at the speed of one large copy.
+    """
+    seeds = len(config.seeds)
+    rates = {name: product_rate(name, config.agent.precision) for name in work.multiply_adds}
+    arithmetic = sum(count / rates[name] for name, count in work.multiply_adds.items())
+    learned = state_bytes(config, spec)["networks_and_optimisers"]
+    bandwidth = copy_rate()
+    return {
+        "multiply_adds_per_second": rates,
+        "bytes_per_second": bandwidth,
+        "arithmetic_floor_milliseconds": 1e3 * seeds * arithmetic,
+        "memory_floor_milliseconds": 1e3 * seeds * (work.bytes + 2 * learned) / bandwidth,
+    }
+
+
+def product_rate(dtype: str, precision: Precision) -> float:
+    """Multiply-adds per second of one large product of this precision."""
+    size = 1024 if jax.default_backend() == "cpu" else 8192
+    with matmul_precision(precision):
+        operands = jnp.ones((2, size, size), dtype)
+        seconds = best_seconds(jax.jit(lambda pair: pair[0] @ pair[1]), operands)
+    return size**3 / seconds
+
+
+def copy_rate() -> float:
+    """Bytes per second read and written by one pass over a large array."""
+    size = 2**25 if jax.default_backend() == "cpu" else 2**29
+    seconds = best_seconds(jax.jit(partial(jnp.add, 1.0)), jnp.ones(size, jnp.float32))
+    return 2 * 4 * size / seconds
+
+
+def best_seconds(function: Callable[[jax.Array], jax.Array], argument: jax.Array) -> float:
+    """The shortest time of several calls, after one to compile."""
+    jax.block_until_ready(function(argument))
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        jax.block_until_ready(function(argument))
+        times.append(time.perf_counter() - start)
+    return min(times)

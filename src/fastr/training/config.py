@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from fastr.agents.base import AgentConfig
 from fastr.core import Preset, UserError, option, require, require_seeds
 from fastr.envs import anatomy
 from fastr.envs.names import spelled
 from fastr.representations.tree import TreeConfig
-from fastr.training.methods import METHODS, OWN, RANDOM_FRAMES, AgentConfig, named, quick
+from fastr.training.methods import METHODS, OWN, named
 
 WORDS = {
     bool: "true or false",
@@ -35,7 +36,7 @@ class TrainConfig:
         tyro.conf.arg(metavar="TASK", help_behavior_hint="(required)"),
     ]
     """DM Control Suite task (humanoid-walk), Gymnasium environment (gym:HalfCheetah-v5), or an
-    environment of your own (my_package:MyRobot-v0); with shifted actuators behind an @
+    environment of your own (my_package:MyRobot-v0); with shifted actuators after an @
     (humanoid-walk@permutation:7+latency=2)."""
     method: str
     """What to train: fastr (the paper's factorized representation), ctrl-sr (its joint one),
@@ -82,7 +83,9 @@ class TrainConfig:
                 )
         require_seeds(self.seeds)
         if self.source and getattr(self.agent, "keep", "nothing") == "nothing":
-            raise UserError(f"--source {self.source} without --keep: say what to take from it.")
+            raise UserError(
+                f"--source {self.source} without --keep: name the part to take from it."
+            )
 
     @property
     def agent_steps(self) -> int:
@@ -106,7 +109,7 @@ class TrainConfig:
 
     @property
     def capacity(self) -> int:
-        """Rows of replay to allocate: never more than the run will write."""
+        """Rows of replay to allocate: at most as many as the run writes."""
         return min(self.replay_capacity, self.agent_steps)
 
 
@@ -117,13 +120,13 @@ def preset(task: str, method: str, name: Preset) -> TrainConfig:
         method=method,
         preset=name,
         agent=named(method),
-        random_frames=RANDOM_FRAMES.get(method, TrainConfig.random_frames),
+        random_frames=named(method).random_frames,
     )
     if name == "paper":
         return paper
     return replace(
         paper,
-        agent=quick(paper.agent),
+        agent=paper.agent.quick(),
         seeds=(0,),
         frames=25_000,
         random_frames=2_000,
@@ -133,7 +136,7 @@ def preset(task: str, method: str, name: Preset) -> TrainConfig:
 
 
 def on_this_device(config: TrainConfig) -> TrainConfig:
-    """With the arithmetic that is fastest here (docs/deviations.md, on precision)."""
+    """The configuration with the fastest arithmetic on this device (docs/deviations.md)."""
     import jax
 
     if jax.default_backend() == "cpu":
@@ -142,10 +145,10 @@ def on_this_device(config: TrainConfig) -> TrainConfig:
 
 
 def grounded(config: TrainConfig) -> TrainConfig:
-    """With groups of body parts, where the method has such, written out for the task's robot.
+    """The configuration with everything that depends on this machine and task written out.
 
-    The task has its one spelling: it names directories and is what reports compare by. A source is
-    found from wherever the run is continued.
+    Groups of body parts are resolved for the task's robot, the task has its canonical spelling, and
+    the path of the source is absolute.
     """
     source = config.source and str(Path(config.source).resolve())
     config = replace(config, task=spelled(config.task), source=source)
@@ -200,7 +203,7 @@ def _filled(default: Any, values: dict[str, Any], path: str) -> Any:
 
 
 def _checked(default: Any, value: Any, path: str) -> Any:
-    """The value in the form of its default; UserError if it is of another kind."""
+    """The value with the type of its default; UserError if it has another."""
     if dataclasses.is_dataclass(default) and isinstance(value, dict):
         return _filled(default, value, f"{path}.")
     if isinstance(default, tuple) and isinstance(value, list | tuple):

@@ -8,7 +8,7 @@ from jax.tree_util import GetAttrKey, keystr, register_pytree_with_keys
 
 
 class Flat:
-    """A tree of named parts that is kept as its leaves, and made of them when it is looked into.
+    """A tree of named parts that is stored as a list of its leaves.
 
     JAX walks the trees that enter and leave a compiled program, at every call, class by class in
     Python. Here it finds one list.

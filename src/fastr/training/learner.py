@@ -1,4 +1,4 @@
-"""What one seed owns on the device, and the compiled programs that move all seeds at once."""
+"""One seed's state on the device, and the compiled programs that move all seeds at once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,16 +11,16 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from fastr.agents.base import AbstractAgent, AbstractPolicy, chosen
+from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig, FeatureMap, chosen
 from fastr.core import EnvSpec
 from fastr.nn.moments import Moments
+from fastr.nn.optim import Metrics
 from fastr.nn.precision import matmul_precision
 from fastr.nn.streams import stream
 from fastr.training.flat import Flat
 from fastr.training.inplace import InPlace
-from fastr.training.methods import AgentConfig
-from fastr.training.replay import PrioritizedReplay, Replay
-from fastr.transition import Metrics, Transition
+from fastr.training.replay import PrioritizedReplay, Replay, empty_replay
+from fastr.transition import Transition
 
 Result = TypeVar("Result")
 
@@ -38,6 +38,26 @@ class NormalizedPolicy(AbstractPolicy):
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
         """The action for a raw observation."""
         return self.policy((state - self.mean) / self.std)
+
+    def write(self, program: Any, value: str, action_dim: int) -> str:
+        """Standardisation, then the policy."""
+        statistics = {"mean": self.mean, "std": self.std}
+        value = program.add("standardize", (value,), "statistics", statistics)
+        return self.policy.write(program, value, action_dim)
+
+
+class RawFeatures(eqx.Module):
+    """The features that a run's critics read, of raw observations."""
+
+    network: FeatureMap
+    mean: Float[Array, " state"]
+    std: Float[Array, " state"]
+
+    def __call__(
+        self, state: Float[Array, " state"], action: Float[Array, " action"]
+    ) -> Float[Array, " feature"]:
+        """The feature of one state and action."""
+        return self.network.feature((state - self.mean) / self.std, action)
 
 
 class Learner(eqx.Module):
@@ -58,21 +78,21 @@ class Learner(eqx.Module):
     ) -> "Learner":
         """A fresh learner; everything random in its life follows from the seed."""
         agent = config.init(spec, stream(seed, INITIALISATION, jnp.zeros((), int)))
-        replay = agent.empty_replay(capacity, spec.row_dim)
+        replay = empty_replay(capacity, spec.row_dim, config.priority_updates)
         broken_at = jnp.full((), -1, jnp.int32)
         return cls(agent, replay, Moments.empty(spec.state_dim), seed, broken_at, config, spec)
 
     def observe(self, row: Float[Array, " row"], steps: Int[Array, ""]) -> "Learner":
-        """With one more transition, after `steps` others."""
+        """Add one transition, after `steps` others."""
         learner = replace(self, replay=self.replay.add(row, steps))
-        if self.agent.keeps:
+        if self.agent.kept_networks:
             # What is kept was learned on observations in these units.
             return learner
         return replace(learner, moments=self.moments.update(row[: self.spec.state_dim]))
 
     def inherit(self, source: "Learner") -> "Learner":
-        """With what the configuration keeps taken from another learner."""
-        if not self.agent.keeps:
+        """The learner with the kept parts of another."""
+        if not self.agent.kept_networks:
             return self
         return replace(self, agent=self.agent.inherit(source.agent), moments=source.moments)
 
@@ -105,7 +125,7 @@ class Learner(eqx.Module):
     def end_episode(
         self, episode_return: Float[Array, ""], over: Bool[Array, ""], updates: Int[Array, ""]
     ) -> "Learner":
-        """After a training episode of this return, if it is over."""
+        """Tell the agent the return of a training episode that is over."""
         after = self.agent.end_episode(episode_return, updates)
         return replace(self, agent=chosen(over, after, self.agent))
 
@@ -121,6 +141,16 @@ class Learner(eqx.Module):
         if self.config.normalize_observations:
             return self.moments.normalize(states)
         return states
+
+    def feature_map(self) -> "RawFeatures | None":
+        """Features of raw observations, if the agent has any."""
+        network = self.agent.feature_map()
+        if network is None:
+            return None
+        mean, std = self.moments.mean, self.moments.std
+        if not self.config.normalize_observations:
+            mean, std = jnp.zeros_like(mean), jnp.ones_like(std)
+        return RawFeatures(network, mean, std)
 
     def policy(self) -> AbstractPolicy:
         """The greedy policy on raw observations."""
@@ -147,7 +177,7 @@ class Cohort(Flat):
 
     @property
     def updates(self) -> Any:
-        """Updates each seed has behind it, likewise."""
+        """Updates of each seed so far, likewise."""
         return self.part("updates")
 
     @classmethod
@@ -209,7 +239,7 @@ class Engine:
         return self._start(jax.device_put(np.asarray(self.seeds, np.int32), self.sharding))
 
     def no_metrics(self) -> Float[Array, "seed metric"]:
-        """What the first update writes its metrics over."""
+        """Placeholder for the metrics of an update before the first."""
         nothing = np.full((len(self.seeds), len(self.metric_names)), np.nan, np.float32)
         return jax.device_put(nothing, self.sharding)
 
@@ -233,9 +263,9 @@ class Engine:
     def _interact(
         self, cohort: Cohort, rows_and_states: Float[Array, "seed row_state"]
     ) -> tuple[Cohort, Float[Array, "seed action"]]:
-        """Take in the last transitions, then act on the states that followed.
+        """Add the last transitions, then act on the current states.
 
-        Both come in one array: each transfer to an accelerator costs more than what it carries.
+        Both come in one array: a transfer to an accelerator costs more than its content.
         """
         rows, states = jnp.split(rows_and_states, [self.spec.row_dim], axis=1)
         observe = jax.vmap(Learner.observe, in_axes=(0, 0, None))
@@ -248,9 +278,8 @@ class Engine:
     ) -> tuple[Cohort, Float[Array, "seed metric"]]:
         """One update of every seed; the metrics in the order of `metric_names`.
 
-        They take the place of the last update's, so that nothing lies elsewhere than it did at the
-        last call: an accelerator has the addresses in its recorded program, and every change of
-        one is a change of that program.
+        They overwrite the last update's, so that every array stays at its address: an accelerator
+        records addresses in its program, and each change of one changes the program.
         """
         cohort, metrics = self._learn(cohort)
         return cohort, jnp.stack([metrics[name] for name in self.metric_names], axis=1)
@@ -275,7 +304,7 @@ class Engine:
 def each_seed(function: Callable[[Learner], Result], learners: Learner) -> Result:
     """The function of every learner at once.
 
-    One learner goes without an axis of seeds: compilers lay arrays out worse around an axis of one.
+    One learner has no seed axis: compilers choose worse layouts around an axis of one.
     """
     if learners.seed.shape[0] > 1:
         return jax.vmap(function)(learners)

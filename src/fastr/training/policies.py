@@ -1,4 +1,4 @@
-"""Policies between processes and files: plain arrays on one side, a function on the other."""
+"""A policy as plain arrays, to travel between processes, and as a compiled function of them."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastr.agents.base import AbstractPolicy
+from fastr.agents.base import AbstractPolicy, AgentConfig
 from fastr.core import EnvSpec
 from fastr.training.learner import Learner
-from fastr.training.methods import AgentConfig
 
 Leaves = Sequence[np.ndarray]
 

@@ -1,4 +1,4 @@
-"""Where the time of an update goes: its operations, traced one by one and sorted by stage."""
+"""Time of an update by stage, from a trace of its operations."""
 
 import re
 import tempfile
@@ -36,8 +36,8 @@ def stage(operation: str) -> str:
 def stages(engine: Engine, cohort: Cohort, updates: int) -> tuple[Cohort, dict[str, float]]:
     """Milliseconds per update in each stage; the cohort comes back that much older.
 
-    Operations run one after the other here, so that each has a time of its own; the update itself
-    overlaps them where it can, and is faster than the sum.
+    Operations run one after the other here so that each can be timed; the update itself overlaps
+    them and is faster than the sum.
     """
     program = engine.update_program(sequential_options())
     metrics = engine.no_metrics()

@@ -1,4 +1,4 @@
-"""Transitions on the device: a ring of packed rows, written in place, sampled there too."""
+"""The replay: a ring of packed rows on the device, written in place and sampled there."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ PRIORITY_FLOOR = 1.0
 
 
 class Replay(eqx.Module):
-    """One seed's ring of packed transitions, drawn from uniformly.
+    """One seed's ring of packed transitions, sampled uniformly.
 
     The number of rows ever added is the engine's clock and is passed in: it is the same for all
     seeds, so under vmap writing stays one slice update instead of a scatter.
@@ -31,13 +31,13 @@ class Replay(eqx.Module):
         return cls(jnp.zeros((capacity, row_dim)))
 
     def add(self, row: Float[Array, " row"], added: Int[Array, ""]) -> "Replay":
-        """With one more row, in place of the oldest once full; `added` rows came before it."""
+        """Add a row after `added` others; the oldest is overwritten once the ring is full."""
         return Replay(_written(self.rows, row, added % self.rows.shape[0]))
 
     def sample(
         self, size: int, added: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[Float[Array, "batch row"], Int[Array, " batch"]]:
-        """Rows drawn uniformly, with replacement, from those that are filled; and their slots."""
+        """Sample filled rows uniformly, with replacement; return them and their slots."""
         filled = jnp.minimum(added, self.rows.shape[0])
         slots = jax.random.randint(key, (size,), 0, filled)
         return self.rows[slots], slots
@@ -48,7 +48,7 @@ class Replay(eqx.Module):
         td_error: Float[Array, " batch"],  # noqa: ARG002
         update: Int[Array, ""],  # noqa: ARG002
     ) -> "Replay":
-        """The same: all rows stay equally likely."""
+        """Unchanged: all rows stay equally likely."""
         return self
 
 
@@ -77,7 +77,7 @@ class PrioritizedReplay(eqx.Module):
         return cls(rows, priorities, jnp.ones(()), reset_updates)
 
     def add(self, row: Float[Array, " row"], added: Int[Array, ""]) -> "PrioritizedReplay":
-        """With one more row at the largest priority, in place of the oldest once full."""
+        """Add a row at the largest priority; the oldest is overwritten once the ring is full."""
         slot = added % self.rows.shape[0]
         block = self.priorities.shape[1]
         entry = self.largest.reshape(1, 1)
@@ -92,7 +92,7 @@ class PrioritizedReplay(eqx.Module):
         added: Int[Array, ""],  # noqa: ARG002  (what is not filled has priority 0)
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, "batch row"], Int[Array, " batch"]]:
-        """Rows drawn in proportion to their priorities, with replacement; and their slots."""
+        """Sample rows in proportion to their priorities, with replacement; and their slots."""
         totals = jnp.cumsum(jnp.sum(self.priorities, axis=1))
         block_key, slot_key = jax.random.split(key)
         blocks = _drawn(totals, jax.random.uniform(block_key, (size,)))
@@ -110,8 +110,8 @@ class PrioritizedReplay(eqx.Module):
         """With priorities max(|TD error|, 1)^0.4 for the rows just used.
 
         New rows enter at the largest priority so far; at every hard copy of the targets that is
-        brought back to the largest one stored. A row that was drawn twice gets the larger of its
-        two: which of two writes to one place stays is left to the device.
+        reset to the largest one stored. A row that was sampled twice gets the larger of its two
+        priorities, because the order of two writes to one place is undefined.
         """
         same = slots[:, None] == slots[None]
         worst = jnp.max(jnp.where(same, td_error[None], 0.0), axis=1)
@@ -122,6 +122,15 @@ class PrioritizedReplay(eqx.Module):
         largest = jnp.maximum(self.largest, jnp.max(fresh))
         largest = jnp.where((update + 1) % self.reset_updates == 0, stored, largest)
         return replace(self, priorities=priorities, largest=largest)
+
+
+def empty_replay(
+    capacity: int, row_dim: int, priority_updates: int | None
+) -> Replay | PrioritizedReplay:
+    """An empty replay: uniform, or prioritised with this period of resets."""
+    if priority_updates is None:
+        return Replay.empty(capacity, row_dim)
+    return PrioritizedReplay.empty(capacity, row_dim, priority_updates)
 
 
 def _written(

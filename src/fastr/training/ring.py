@@ -1,4 +1,4 @@
-"""The replay's ring between device and host, a slice at a time: neither holds it twice."""
+"""Copying the replay between device and host in slices, so that neither holds it twice."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 SLICE_BYTES = 2**24
-"""Of all seeds together: enough for a transfer at full speed, little beside what a run takes."""
+"""Size of a slice of all seeds: enough for a transfer at full speed, small for a run."""
 
 
 def steps_at_once(rows: Float[Array, "seed capacity row"]) -> int:
@@ -33,7 +33,7 @@ def fetched(
 def written(
     rows: Float[Array, "seed capacity row"], start: int, new: Float[np.ndarray, "step seed row"]
 ) -> Float[Array, "seed capacity row"]:
-    """With new rows from this agent step on; the ring that went in must not be used again."""
+    """Write new rows from this agent step on; the old ring must not be used again."""
     with_part = jax.jit(_with_part, donate_argnums=0, out_shardings=rows.sharding)
     for steps, slot in _stretches(rows, start, start + len(new)):
         part = new[steps.start - start : steps.stop - start].swapaxes(0, 1)

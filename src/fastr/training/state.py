@@ -1,94 +1,248 @@
-"""Where a run stands: everything that the rest of it depends on, to be saved and known again."""
+"""The state of a run: everything its continuation depends on, saved to and restored from disk."""
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 
 from fastr.core import EnvSpec, UserError
-from fastr.runs.checkpoints import Checkpoint, Snapshot
+from fastr.envs.pool import Steps
+from fastr.runs.checkpoints import Checkpoint, Snapshot, whole_numbers
+from fastr.runs.summary import number
 from fastr.training import ring
-from fastr.training.arrays import REPLAY, check_saved, named_leaves, with_leaves
 from fastr.training.config import TrainConfig
-from fastr.training.host import Host
 from fastr.training.learner import Cohort, Engine
 
+REPLAY = "learners.replay.rows"
+LEARNED = "learners.agent."
+"""Prefix of the names of parameters and optimiser moments."""
 
+
+def _placeholder() -> np.ndarray:
+    return np.zeros((0, 0), np.float32)
+
+
+@dataclass
 class RunState:
-    """The device's part, the host's part, and the time that both have taken."""
+    """Where a run is: the cohort on the device, and the episodes of the simulators."""
 
-    def __init__(self, config: TrainConfig, engine: Engine):
-        self.config, self.engine = config, engine
-        self.cohort: Cohort = engine.init()
-        self.host = Host.start(len(config.seeds))
-        self.metrics: jax.Array | None = None
-        """Of the last update; the next one takes their place."""
-        self.saved_steps = 0
-        """Agent steps behind the last snapshot."""
-        self.start_clock()
+    config: TrainConfig
+    engine: Engine
+    cohort: Cohort
+    metrics: jax.Array | None = None
+    """Metrics of the last update; the next one writes over them."""
+    next_step: int = 0
+    """The next agent step."""
+    saved_steps: int = 0
+    """Agent steps in the last snapshot."""
+    evaluated: int = 0
+    """Evaluations started."""
+    episodes: list[int] = field(default_factory=list)
+    """Number of each seed's current episode."""
+    returns: list[float] = field(default_factory=list)
+    """Return of each seed's current episode so far."""
+    actions: list[list[np.ndarray]] = field(default_factory=list)
+    """Actions of each seed's current episode; replaying them restores the simulator."""
+    rows: Float32[np.ndarray, "seed row"] = field(default_factory=_placeholder)
+    """Each seed's last transition, not yet on the device."""
+    states: Float32[np.ndarray, "seed state"] = field(default_factory=_placeholder)
+    """Each seed's current observation."""
+    started: float = field(default_factory=time.monotonic)
+    """When the run began, on this process's clock, interruptions left out."""
 
-    def start_clock(self) -> None:
-        """Let the time from now on be the run's."""
-        self.clock = time.monotonic() - self.host.seconds
+    @classmethod
+    def start(cls, config: TrainConfig, engine: Engine) -> "RunState":
+        """Before the first step."""
+        seeds = len(config.seeds)
+        nothing = {"episodes": [0] * seeds, "returns": [0.0] * seeds}
+        return cls(config, engine, engine.init(), actions=[[] for _ in range(seeds)], **nothing)
 
+    @property
     def seconds(self) -> float:
-        """Wall-clock of the run so far, stops left out."""
-        return time.monotonic() - self.clock
+        """Wall-clock time of the run so far, interruptions left out."""
+        return time.monotonic() - self.started
 
     def measured(self) -> Float[np.ndarray, "seed metric"] | None:
-        """The metrics of the last update, once it is done; nothing before the first."""
-        # A copy: where the device is the CPU, the next update works in this very memory.
+        """Metrics of the last update, once it is done; None before the first."""
+        # A copy: on a CPU the next update works in this memory.
         return None if self.metrics is None else np.array(self.metrics)
 
-    def take_snapshot(self, *, evaluating: bool) -> Snapshot:
-        """All there is to save now; of the replay, what was not in the last snapshot."""
-        arrays, rows = self._arrays(), self._new_replay_rows()
-        steps = self.saved_steps = self.host.next_step
-        self.host.seconds = self.seconds()
+    def add(self, actions: Float32[np.ndarray, "seed action"], steps: Steps) -> None:
+        """Keep the transitions for the device, and add them to the episodes."""
+        self.rows = self.engine.spec.pack(
+            state=self.states,
+            action=actions,
+            next_state=steps.next_state,
+            reward=steps.reward,
+            continues=steps.continues,
+        )
+        self.states = steps.state.copy()
+        for i, reward in enumerate(steps.reward):
+            self.returns[i] += float(reward)
+            self.actions[i].append(actions[i])
+
+    def next_episode(self, i: int) -> None:
+        """Begin the next episode of one seed."""
+        self.episodes[i] += 1
+        self.returns[i] = 0.0
+        self.actions[i] = []
+
+    def episode_actions(self) -> list[Float32[np.ndarray, "_ action"]]:
+        """Actions of each seed's current episode as one array."""
+        size = self.engine.spec.action_dim
+        return [np.array(actions, np.float32).reshape(-1, size) for actions in self.actions]
+
+    def snapshot(self, *, evaluating: bool) -> Snapshot:
+        """Everything to save; of the replay, the rows since the last snapshot.
+
+        With `evaluating`, an evaluation has just started and is to be started again.
+        """
+        # Copies: on a CPU the next update works in this memory.
+        leaves = named_leaves(self.cohort)
+        del leaves[REPLAY]
+        arrays = {name: np.array(leaf) for name, leaf in jax.device_get(leaves).items()}
+        if (metrics := self.measured()) is not None:
+            arrays["metrics"] = metrics
+        for i, actions in enumerate(self.episode_actions()):
+            arrays[f"episode_actions.{i}"] = actions
+        arrays |= {"pending_rows": self.rows, "pending_states": self.states}
+        start, end = max(0, self.saved_steps - 1), self.next_step - 1
+        start = max(start, end - self.config.capacity)
+        self.saved_steps = self.next_step
+        host = {
+            "next_step": self.next_step,
+            "seconds": self.seconds,
+            "episodes": list(self.episodes),
+            "returns": list(self.returns),
+            "evaluated": self.evaluated,
+            "evaluating": evaluating,
+        }
         return Snapshot(
-            frames=(steps - 1) * self.config.frame_skip,
+            frames=end * self.config.frame_skip,
             arrays=arrays,
-            host=self.host.saved(evaluating=evaluating),
-            replay_rows=rows,
-            replay_start=steps - 1 - len(rows),
+            host=host,
+            replay_rows=ring.fetched(self.cohort.learners.replay.rows, start, end),
+            replay_start=start,
             capacity=self.config.capacity,
         )
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """Every array but the replay, by name."""
-        leaves = named_leaves(self.cohort)
-        del leaves[REPLAY]
-        # Copies: where the device is the CPU, the next update works in this very memory.
-        named = {name: np.array(leaf) for name, leaf in jax.device_get(leaves).items()}
-        if (metrics := self.measured()) is not None:
-            named["metrics"] = metrics
-        return named | self.host.arrays(self.engine.spec)
-
-    def _new_replay_rows(self) -> Float[np.ndarray, "steps seed row"]:
-        """The transitions on the device since the last snapshot, oldest first."""
-        first, last = max(0, self.saved_steps - 1), self.host.next_step - 1
-        first = max(first, last - self.config.capacity)
-        return ring.fetched(self.cohort.learners.replay.rows, first, last)
-
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Stand where the checkpoint was made; UserError unless it is of such a run."""
-        arrays, self.host = checkpoint.arrays(), Host.of(checkpoint, self.config)
-        check_saved(self.cohort, arrays, self.engine.spec)
-        check_replay(checkpoint, self.config, self.engine.spec)
+        """Continue from a checkpoint; UserError unless it belongs to such a run."""
+        config, spec = self.config, self.engine.spec
+        check_host(checkpoint, config)
+        arrays, host = checkpoint.arrays(), checkpoint.host
+        check_arrays(self.cohort, arrays, spec)
+        held = checkpoint.replay.end - checkpoint.replay.start
+        if checkpoint.row_shape != (len(config.seeds), spec.row_dim) or held > config.capacity:
+            raise UserError("The checkpoint's replay does not fit this run's configuration.")
         replay = self.cohort.learners.replay.rows
         for start, rows in checkpoint.replay_slices(ring.steps_at_once(replay)):
             replay = ring.written(replay, start, rows)
         self.cohort = with_leaves(self.cohort, arrays | {REPLAY: replay})
-        self.host.restore_arrays(arrays)
-        self.saved_steps = self.host.next_step
-        shape = len(self.config.seeds), len(self.engine.metric_names)
+        shape = len(config.seeds), len(self.engine.metric_names)
         if arrays.get("metrics", np.empty(0)).shape == shape:
             self.metrics = jax.device_put(arrays["metrics"], self.engine.sharding)
+        self.next_step = self.saved_steps = host["next_step"]
+        self.evaluated, self.episodes = host["evaluated"], list(host["episodes"])
+        self.returns = [float(value) for value in host["returns"]]
+        self.actions = [list(arrays[f"episode_actions.{i}"]) for i in range(len(config.seeds))]
+        self.rows, self.states = arrays["pending_rows"], arrays["pending_states"]
+        self.started = time.monotonic() - host["seconds"]
 
 
-def check_replay(checkpoint: Checkpoint, config: TrainConfig, spec: EnvSpec) -> None:
-    """Raise UserError unless the checkpoint's transitions are of this run."""
-    held = checkpoint.replay.end - checkpoint.replay.start
-    if checkpoint.row_shape != (len(config.seeds), spec.row_dim) or held > config.capacity:
-        raise UserError("The checkpoint's replay does not fit this run's configuration.")
+def check_host(checkpoint: Checkpoint, config: TrainConfig) -> None:
+    """Raise UserError unless the checkpoint's numbers are those of a run of this configuration."""
+    host, seeds = checkpoint.host, len(config.seeds)
+    returns = host.get("returns")
+    sound = (
+        whole_numbers([host.get("next_step"), host.get("evaluated")], 2)
+        and whole_numbers(host.get("episodes"), seeds)
+        and isinstance(returns, list)
+        and len(returns) == seeds
+        and all(map(number, [host.get("seconds"), *returns]))
+        and host["next_step"] == checkpoint.frames // config.frame_skip + 1
+        and host["next_step"] == checkpoint.replay.end + 1
+        and type(host.get("evaluating")) is bool
+        and host["evaluated"] >= host["evaluating"]
+    )
+    if not sound:
+        raise UserError(f"Checkpoint {checkpoint.name} does not fit this run's configuration.")
+
+
+def check_arrays(cohort: Cohort, arrays: dict[str, np.ndarray], spec: EnvSpec) -> None:
+    """Raise UserError unless a checkpoint's arrays have the shapes of this cohort's."""
+    floats = np.dtype(np.float32)
+    wanted = {name: (leaf.shape, leaf.dtype) for name, leaf in named_leaves(cohort).items()}
+    del wanted[REPLAY]
+    seeds = len(cohort.learners.seed)
+    wanted["pending_rows"] = (seeds, spec.row_dim), floats
+    wanted["pending_states"] = (seeds, spec.state_dim), floats
+    for i in range(seeds):
+        name = f"episode_actions.{i}"
+        steps = len(arrays[name]) if name in arrays and arrays[name].ndim else 0
+        wanted[name] = (steps, spec.action_dim), floats
+    for name, (shape, dtype) in wanted.items():
+        fitting(arrays, name, shape, dtype)
+
+
+def fitting(
+    arrays: dict[str, np.ndarray], name: str, shape: Sequence[int], dtype: np.dtype
+) -> np.ndarray:
+    """The saved array of this name; UserError unless it has this shape and type."""
+    found = arrays.get(name)
+    if found is None or found.shape != tuple(shape) or found.dtype != dtype:
+        raise UserError(f"The checkpoint's {name} does not fit this run's configuration.")
+    return found
+
+
+def leaf_name(path: tuple) -> str:
+    """A dotted path, as in learners.agent.critics.parameters."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def named_leaves(cohort: Cohort) -> dict[str, jax.Array]:
+    """Every array of the cohort under its dotted path."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(cohort)
+    return {leaf_name(path): leaf for path, leaf in paths}
+
+
+def with_leaves(cohort: Cohort, arrays: Mapping[str, np.ndarray | jax.Array]) -> Cohort:
+    """The cohort with its arrays replaced by name, each on the device of the old one."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.device_put(arrays[leaf_name(path)], leaf.sharding), cohort
+    )
+
+
+def saved_cohort(config: TrainConfig, checkpoint: Checkpoint) -> tuple[Cohort, EnvSpec]:
+    """All seeds at a checkpoint, without their replay; and the environment's sizes."""
+    arrays = checkpoint.arrays()
+    spec = saved_spec(arrays)
+    shapes = jax.eval_shape(
+        lambda seeds: Cohort.init(config.agent, spec, 1, seeds),
+        jax.ShapeDtypeStruct((len(config.seeds),), jnp.int32),
+    )
+
+    def array(path: tuple, leaf: jax.ShapeDtypeStruct) -> Any:
+        name = leaf_name(path)
+        # Priorities too: their shape follows the capacity, which is 1 here.
+        if name.startswith("learners.replay."):
+            return jnp.zeros(leaf.shape, leaf.dtype)
+        return fitting(arrays, name, leaf.shape, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(array, shapes), spec
+
+
+def saved_spec(arrays: dict[str, np.ndarray]) -> EnvSpec:
+    """The environment's sizes in a checkpoint; no simulator is loaded."""
+    rows, states = arrays.get("pending_rows"), arrays.get("pending_states")
+    if rows is None or states is None or rows.ndim != 2 or states.ndim != 2:
+        raise UserError("The checkpoint does not hold the state of a training run.")
+    spec = EnvSpec.of_row(rows.shape[1], states.shape[1])
+    if spec.state_dim < 1 or spec.action_dim < 1:
+        raise UserError("The checkpoint's transitions do not fit its states.")
+    return spec

@@ -1,4 +1,4 @@
-"""A trained run as a library sees it: NumPy arrays in, NumPy arrays out.
+"""A trained run in Python: NumPy arrays in, NumPy arrays out.
 
 policy = fastr.load("runs/gait", seed=1)
 action = policy.act(state)
@@ -11,47 +11,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from fastr.agents.base import AbstractAgent, AbstractPolicy
-from fastr.agents.spectral import Spectral
-from fastr.agents.td7 import TD7
-from fastr.agents.td7_networks import Encoder
+from fastr.agents.base import AbstractPolicy
 from fastr.core import EnvSpec, UserError
-from fastr.representations.base import AbstractRepresentation
-from fastr.representations.block import Block
-from fastr.representations.cp import CP
 from fastr.runs.checkpoints import Checkpoint
 from fastr.runs.directory import RunDirectory
-from fastr.training.arrays import saved_cohort
 from fastr.training.config import TrainConfig, from_json
-from fastr.training.learner import Learner
+from fastr.training.learner import Learner, RawFeatures
+from fastr.training.state import saved_cohort
 
 Tree = TypeVar("Tree")
 
 SLACK = 1e-6
 """How far beyond [-1, 1] rounding may put an action."""
-
-
-class FeatureMap(eqx.Module):
-    """The features that a run's critics read, from raw observations."""
-
-    network: AbstractRepresentation | Encoder
-    mean: Float[Array, " state"]
-    std: Float[Array, " state"]
-
-    def __call__(
-        self, state: Float[Array, " state"], action: Float[Array, " action"]
-    ) -> Float[Array, " feature"]:
-        """The feature of one state and action."""
-        seen = (state - self.mean) / self.std
-        if isinstance(self.network, Encoder):
-            return self.network.zsa(self.network.zs(seen), action)
-        return self.network.feature(seen, action)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +45,7 @@ class Trained:
     seed: int
     """The seed whose policy this is, one of `config.seeds`."""
     _policies: AbstractPolicy = field(repr=False)
-    _maps: FeatureMap | None = field(repr=False)
+    _maps: RawFeatures | None = field(repr=False)
     """Of all seeds, stacked, on the host."""
 
     @classmethod
@@ -78,11 +54,11 @@ class Trained:
         cohort, spec = saved_cohort(config, checkpoint)
         # Only what acting and encoding need is kept: optimisers and critics are let go.
         policies = jax.device_get(jax.vmap(Learner.policy)(cohort.learners))
-        maps = jax.device_get(jax.vmap(feature_map)(cohort.learners))
+        maps = jax.device_get(jax.vmap(Learner.feature_map)(cohort.learners))
         return cls(path, config, spec, checkpoint.frames, config.seeds[0], policies, maps)
 
     def with_seed(self, seed: int) -> "Trained":
-        """The same run at another of its seeds; nothing is read again."""
+        """The same run at another of its seeds; no file is read again."""
         if seed not in self.config.seeds:
             raise UserError(f"Seed {seed} is not in {self.path}; it has {list(self.config.seeds)}.")
         return replace(self, seed=seed)
@@ -127,7 +103,7 @@ class Trained:
     @property
     def has_factors(self) -> bool:
         """Whether each coordinate of a feature is a product of a state's and an action's factor."""
-        return self._maps is not None and isinstance(self._maps.network, CP | Block)
+        return self._maps is not None and getattr(self._maps.network, "product_features", False)
 
     @property
     def leaves(self) -> list[np.ndarray]:
@@ -140,7 +116,7 @@ class Trained:
         return self._chosen(self._policies)
 
     @cached_property
-    def feature_map(self) -> FeatureMap:
+    def feature_map(self) -> RawFeatures:
         """The features as a JAX function of one raw state and one action."""
         if self._maps is None:
             raise UserError(f"{self.config.method} learns no representation: it has no features.")
@@ -172,27 +148,6 @@ def load(run: str | Path, *, seed: int | None = None) -> Trained:
     return trained if seed is None else trained.with_seed(seed)
 
 
-def feature_map(learner: Learner) -> FeatureMap | None:
-    """What makes features of raw observations, if the agent has such."""
-    network = encoder_of(learner.agent)
-    if network is None:
-        return None
-    mean, std = learner.moments.mean, learner.moments.std
-    if not learner.config.normalize_observations:
-        mean, std = jnp.zeros_like(mean), jnp.ones_like(std)
-    return FeatureMap(network, mean, std)
-
-
-def encoder_of(agent: AbstractAgent) -> AbstractRepresentation | Encoder | None:
-    """The network whose output the critics, or in TD7 the kept policy, read."""
-    if isinstance(agent, TD7):
-        return agent.encoder.layout.unpack(agent.checkpoint.encoder)
-    if not isinstance(agent, Spectral):
-        return None
-    online = agent.config.feature_source == "online"
-    return agent.representation.net if online else agent.target_representation
-
-
 @jax.jit
 def _actions(policy: AbstractPolicy, states: Float[Array, "batch state"]) -> Array:
     with jax.default_matmul_precision("float32"):
@@ -201,7 +156,7 @@ def _actions(policy: AbstractPolicy, states: Float[Array, "batch state"]) -> Arr
 
 @jax.jit
 def _encoded(
-    encode: FeatureMap, states: Float[Array, "batch state"], actions: Float[Array, "batch action"]
+    encode: RawFeatures, states: Float[Array, "batch state"], actions: Float[Array, "batch action"]
 ) -> Array:
     with jax.default_matmul_precision("float32"):
         return jax.vmap(encode)(states, actions)

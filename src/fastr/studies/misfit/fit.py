@@ -17,7 +17,7 @@ from fastr.studies.misfit.batches import Batches, Prepared, held_out_order, in_o
 from fastr.studies.misfit.config import KINDS, Kind, MisfitConfig
 from fastr.studies.misfit.predictors import Predictor
 from fastr.studies.misfit.program import TEST, VALIDATION, Program
-from fastr.training.count import parameters
+from fastr.training.cost import parameters
 
 
 class Fitted(NamedTuple):

@@ -15,12 +15,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from fastr.core import EnvSpec
 from fastr.data.base import About
 from fastr.nn.networks import Linear
+from fastr.nn.optim import Metrics
 from fastr.representations.cp import CP
 from fastr.representations.joint import Joint
 from fastr.representations.schedule import perturb
 from fastr.representations.scores import InnerProduct, ranking_loss, ranking_losses
 from fastr.studies.misfit.config import Kind, PredictorConfig
-from fastr.transition import Metrics
 
 SAMPLE_ROWS = 65_536
 """Training rows from which all statistics are taken, if there are more."""
