@@ -8,15 +8,15 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-COMMITS = runpy.run_path(str(Path(__file__).parent / "src" / "fastr" / "runs" / "commits.py"))
+PROVENANCE = runpy.run_path(str(Path(__file__).parent / "src" / "fastr" / "runs" / "provenance.py"))
 # Asked before anything is built: a source distribution is put together inside the checkout.
-COMMIT = COMMITS["commit"]()
+COMMIT = PROVENANCE["commit"]()
 
 
 def record_commit(package: Path) -> None:
     """Write the commit into a copy of the package, if it is known here."""
     if COMMIT is not None:
-        (package / "runs" / COMMITS["RECORD"].name).write_text(json.dumps(COMMIT))
+        (package / "runs" / PROVENANCE["RECORD"].name).write_text(json.dumps(COMMIT))
 
 
 class RecordingBuild(build_py):

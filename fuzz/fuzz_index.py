@@ -6,10 +6,10 @@ import json
 from harness import UserError, atheris, edited, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.runs.checkpoints.index import content_checksum
-    from fastr.runs.directory import RunDirectory
+    from fastr.runs import RunDirectory
+    from fastr.runs.index import content_checksum
     from fastr.training.config import preset
-    from fastr.training.host import Host
+    from fastr.training.state import check_host
 from transitions import walk, write_run
 
 PLACE = folder()
@@ -35,9 +35,9 @@ def read(data: bytes) -> None:
     INDEX.write_bytes(signed(edited(SOUND, data[1:]) if data[:1] == b"\1" else data))
     run = RunDirectory.open(RUN)
     run.finished()
-    checkpoint = run.latest()
+    checkpoint = run.latest_complete()
     with contextlib.suppress(UserError):
-        Host.of(checkpoint, CONFIG)
+        check_host(checkpoint, CONFIG)
     checkpoint.arrays()
     for _ in checkpoint.replay_slices(8):
         pass

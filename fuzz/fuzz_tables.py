@@ -3,11 +3,15 @@
 from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.report.gains import table_series
-    from fastr.report.reading import Found, coverage_lines, jsonl_evaluations, take_table
-    from fastr.report.scatter import points
-    from fastr.report.sidecar import read_sidecar
-    from fastr.report.tables import csv_evaluations
+    from fastr.report.evaluations import csv_evaluations
+    from fastr.report.gains import read_misfits
+    from fastr.report.reading import (
+        Found,
+        coverage_lines,
+        jsonl_evaluations,
+        read_sidecar,
+        take,
+    )
 
 PLACE = folder()
 READERS = (
@@ -15,9 +19,8 @@ READERS = (
     ("coverage.csv", coverage_lines),
     ("rows.jsonl", jsonl_evaluations),
     ("curve.json", read_sidecar),
-    ("table.csv", lambda path: take_table(path, Found())),
-    ("returns.csv", table_series),
-    ("report.json", lambda path: points([path], {})),
+    ("table.csv", lambda path: take(path, Found())),
+    ("report.json", read_misfits),
 )
 
 

@@ -7,10 +7,10 @@ from harness import UserError, atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
     from fastr.data.replay import RunReplay
-    from fastr.runs.checkpoints import STATE, file_record, read_index
-    from fastr.runs.checkpoints.index import index_bytes
-    from fastr.runs.directory import RunDirectory
-    from fastr.training.arrays import saved_spec
+    from fastr.runs import STATE, RunDirectory
+    from fastr.runs.files import file_record
+    from fastr.runs.index import index_bytes, read_index
+    from fastr.training.state import saved_spec
 from transitions import walk, write_run
 
 PLACE = folder()
@@ -30,7 +30,7 @@ def read(data: bytes) -> None:
     records = {name: file_record(SOUND.location(name)) for name in NAMES}
     index = replace(SOUND, files=SOUND.files | records)
     (RUN / "checkpoints" / SOUND.name / "index.json").write_bytes(index_bytes(index))
-    checkpoint = RunDirectory.open(RUN).latest()
+    checkpoint = RunDirectory.open(RUN).latest_complete()
     with contextlib.suppress(UserError):
         saved_spec(checkpoint.arrays())
     for _ in checkpoint.replay_slices(8):

@@ -30,12 +30,11 @@ from checkpointing import (
     snapshot,
 )
 from fastr.core import UserError
-from fastr.runs.checkpoints import array_files, saved_frames
-from fastr.runs.directory import RunDirectory, RunWriter
+from fastr.runs import RunDirectory, RunWriter, checkpoints, saved_frames
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after this runs."""
+    """The process ends here: nothing after this runs."""
 
 
 WRITES = (
@@ -43,7 +42,7 @@ WRITES = (
     (os, "rename"),
     (os, "fsync"),
     (shutil, "rmtree"),
-    (array_files, "save_file"),
+    (checkpoints, "save_file"),
     (Path, "write_bytes"),
     (Path, "unlink"),
     (Path, "mkdir"),
@@ -106,7 +105,7 @@ def test_a_kill_at_any_write_of_a_save_leaves_a_sound_run(pristine, tmp_path):
 
     steps = []
     for path, _ in failures(prepare, save, Killed(), tmp_path):
-        reader = RunDirectory.open(path).latest()
+        reader = RunDirectory.open(path).latest_complete()
         writer, checkpoint = RunWriter.resume(path)
         with writer:
             step = checkpoint.host["step"]
@@ -166,7 +165,7 @@ def test_a_full_disk_at_any_write_of_a_save_is_reported_and_survived(pristine, t
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     steps = []
     for writer, raised in failures(prepare, save, full, tmp_path):
-        step = writer.latest().host["step"]
+        step = writer.latest_complete().host["step"]
         assert_holds(writer.latest(), step)
         assert "No space left on device" in str(raised)
         if step == 9:
@@ -175,9 +174,9 @@ def test_a_full_disk_at_any_write_of_a_save_is_reported_and_survived(pristine, t
             assert not leftovers(writer.path)
             assert names(writer.path / "checkpoints") == ["000000050", "000000090"]
             assert len(names(writer.path / "replay")) == 2
-        # The same writer goes on once there is room.
+        # The same writer continues once there is room.
         save_and_wait(writer, snapshot(13, step), keep=1)
-        assert_holds(writer.latest(), 13)
+        assert_holds(writer.latest_complete(), 13)
         writer.close()
         steps.append(step)
     assert set(steps) == {9, 12}
@@ -235,8 +234,7 @@ def test_the_systems_own_write_error_is_reported(tmp_path):
 LOOP = """
 import sys
 import numpy as np
-from fastr.runs.checkpoints import Snapshot
-from fastr.runs.directory import RunWriter
+from fastr.runs import RunWriter, Snapshot
 path, step = sys.argv[1], 0
 try:
     writer, checkpoint = RunWriter.resume(path)
@@ -256,7 +254,7 @@ while True:
 def test_a_killed_process_leaves_a_sound_run(tmp_path):
     path = tmp_path / "run"
     reached = 0
-    for _ in range(4):
+    for _ in range(3):
         process = subprocess.Popen([sys.executable, "-c", LOOP, str(path)])
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
@@ -268,7 +266,7 @@ def test_a_killed_process_leaves_a_sound_run(tmp_path):
         time.sleep(random.uniform(0, 0.02))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        checkpoint = RunDirectory.open(path).latest()
+        checkpoint = RunDirectory.open(path).latest_complete()
         step = checkpoint.host["step"]
         assert step >= reached + 2
         assert np.array_equal(checkpoint.arrays()["x"], np.full(50_000, step))

@@ -378,6 +378,6 @@ def test_bench_says_which_of_its_processes_died(refused):
     options += ["--updates", "1", "--repeats", "1", "--frame-skip", "1"]
     refused(
         ["bench", "toy_envs:DeadEvaluation-v0", *options],
-        "A process that plays evaluations died: its process ended with exit code 3.",
+        "The evaluation died: its process ended with exit code 3.",
         code=1,
     )

@@ -11,13 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from fastr.core import UserError
-from fastr.report.finals import finals
-from fastr.report.reading import external, read
-from fastr.report.scatter import Point, write_table
-from fastr.report.series import aligned, lacks, united
-from fastr.report.sidecar import Sidecar, read_sidecar
-from fastr.report.tables import csv_evaluations, row_evaluations
-from fastr.report.text import csv_cell, file_name, latex, markdown, shown
+from fastr.report.evaluations import LARGEST_FILE, csv_evaluations, row_evaluations
+from fastr.report.gains import read_misfits
+from fastr.report.reading import external, read, read_sidecar
+from fastr.report.series import aligned, finals, shortcomings, united
+from fastr.report.table import csv_cell, latex, markdown, shown
+from report_inputs import misfit_report, write_run
 
 QUICKLY = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -41,7 +40,7 @@ ABOUT = {
 
 def test_a_pipe_among_the_results_is_named_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "returns.csv")
-    with pytest.raises(UserError, match=r"returns\.csv is a pipe or a device"):
+    with pytest.raises(UserError, match=r"returns\.csv is neither a file"):
         read([tmp_path / "returns.csv"])
 
 
@@ -88,21 +87,6 @@ def test_a_csv_gives_back_its_curves(tmp_path, curves):
 
 
 @QUICKLY
-@given(CURVES)
-def test_rows_give_back_their_curves(curves):
-    rows = [
-        {"kind": "evaluation", "seed": int(s), "frames": f, "return": v, "seconds": f / 7}
-        for s, points in curves.items()
-        for f, v in points.items()
-    ]
-    noise = [{"kind": "episode", "seed": "?", "frames": None}]
-    found = row_evaluations([*noise, *rows], "here")
-    assert found.curves == table(curves)
-    assert found.lost == 0
-    assert found.seconds == max(row["seconds"] for row in rows)
-
-
-@QUICKLY
 @given(some.binary(max_size=80))
 def test_any_bytes_are_a_table_or_one_sentence(tmp_path, content):
     path = tmp_path / "curve.csv"
@@ -127,7 +111,7 @@ def test_any_sidecar_is_sound_or_one_sentence(tmp_path, changes):
     path = tmp_path / "curve.json"
     path.write_text(json.dumps(ABOUT | changes))
     found, said = outcome(read_sidecar, path)
-    assert isinstance(found, Sidecar) or "curve.json" in said
+    assert isinstance(found, dict) or "curve.json" in said
     assert "\n" not in said
 
 
@@ -139,12 +123,40 @@ def test_any_rows_are_sound_or_one_sentence(rows):
     assert found is not None or said.startswith("here, row ")
 
 
+@QUICKLY
+@given(JSON | some.fixed_dictionaries({"datasets": JSON | some.lists(JSON)}))
+def test_any_misfit_is_sound_or_one_sentence(tmp_path, content):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(content))
+    found, said = outcome(read_misfits, path)
+    assert found == [] or "report.json" in said
+
+
+@pytest.mark.parametrize("change", [{"action_dim": 10**400}, {"nce_misfit": {"value": 10**400}}])
+def test_a_misfit_with_a_number_beyond_all_bounds_is_refused(tmp_path, change):
+    misfit_report(tmp_path / "a", "walker-walk")
+    path = tmp_path / "a" / "report.json"
+    assert read_misfits(path)[0].nce == (0.1, 0.05, 0.2)
+    content = json.loads(path.read_text())
+    content["datasets"][0] |= change
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="is not a report"):
+        read_misfits(path)
+
+
+def test_no_file_is_read_beyond_a_bound(tmp_path):
+    path = put(tmp_path, "curve", "")
+    os.truncate(path, LARGEST_FILE + 1)
+    with pytest.raises(UserError, match="larger than"):
+        read([path])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("frames,seed\n1,2\n", "no column return"),
         ("frames,seed,return\n", "no evaluation"),
-        ("frames,seed,return\n1,0,2\n1,0,3\n", "frame 1 of seed 0 is there twice"),
+        ("frames,seed,return\n1,0,2\n1,0,3\n", "frame 1 of this seed occurs twice"),
         ("frames,seed,return\n1.5,0,2\n", "line 2: frames is '1.5'"),
         ("frames,seed,return\n-1,0,2\n", "frames is '-1'"),
         ("frames,seed,return\n1,0,nan\n", "return is 'nan'"),
@@ -165,10 +177,10 @@ def test_a_wrong_table_is_said_with_its_place(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"seeds": [1]}, "seed 0, which its sidecar does not name"),
         ({"comand": "x"}, "Did you mean command"),
         ({"commit": None}, "lacks commit"),
-        ({"seeds": [1, 1]}, "different whole numbers"),
-        ({"seeds": "0"}, "different whole numbers"),
+        ({"seeds": "0"}, "list of whole numbers"),
         ({"kind": "curve"}, "returns, coverage"),
         ({"hardware": ""}, "hardware must be a text"),
         ({"frames": 1.5}, "frames is 1.5"),
@@ -180,36 +192,8 @@ def test_a_wrong_sidecar_is_said(tmp_path, change, said):
     with pytest.raises(UserError) as error:
         read([path])
     assert said in str(error.value)
-
-
-def test_a_name_in_column_and_sidecar_is_refused(tmp_path):
-    path = put(tmp_path, "curve", "task,frames,seed,return\ndog-run,0,0,1\n")
     with pytest.raises(UserError, match="both its column and its sidecar"):
-        read([path])
-
-
-def test_a_seed_that_the_sidecar_does_not_name_is_refused(tmp_path):
-    path = put(tmp_path, "curve", "frames,seed,return\n0,7,1\n")
-    with pytest.raises(UserError, match="seed 7"):
-        read([path])
-
-
-def test_results_beside_a_diagnosis_are_read_by_their_sidecars(tmp_path):
-    put(tmp_path, "mine", "frames,seed,return\n0,0,1\n")
-    (tmp_path / "report.json").write_text("{}")
-    (tmp_path / "curve.csv").write_text("a table of the diagnosis without a sidecar")
-    found = read([tmp_path])
-    assert [series.label for series in found.series] == ["FaStR"]
-    assert len(found.left_out) == 1
-    assert "report.json" in found.left_out[0]
-
-
-def test_results_may_be_called_report(tmp_path):
-    put(tmp_path, "report", "frames,seed,return\n0,0,1\n")
-    put(tmp_path, "mine", "frames,seed,return\n0,0,1\n", method="td3")
-    found = read([tmp_path])
-    assert [series.label for series in found.series] == ["TD3", "FaStR"]
-    assert found.left_out == []
+        read([put(tmp_path, "curve", "task,frames,seed,return\ndog-run,0,0,1\n")])
 
 
 def test_what_lies_behind_a_link_is_left_out_and_said(tmp_path):
@@ -218,46 +202,27 @@ def test_what_lies_behind_a_link_is_left_out_and_said(tmp_path):
     (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere")
     found = read([tmp_path / "here"])
     assert len(found.series) == 1
-    assert found.left_out == [
-        f"{tmp_path}/here/link is a link to a folder; name it to have it read."
-    ]
-
-
-def test_what_is_closed_is_left_out_and_said(tmp_path, monkeypatch):
-    def closed(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr("fastr.report.reading.run_series", closed)
-    (tmp_path / "secret").mkdir()
-    (tmp_path / "secret" / "config.json").write_text("{}")
-    put(tmp_path, "mine", "frames,seed,return\n0,0,1\n")
-    found = read([tmp_path])
-    assert len(found.series) == 1
-    assert "Permission denied" in found.left_out[0]
-    assert "secret" in found.left_out[0]
+    assert len(found.left_out) == 1
+    assert f"{tmp_path}/here/link" in found.left_out[0]
+    # A link to a run is that run.
+    write_run(tmp_path / "elsewhere" / "run", "walker-walk", "td3", (0,))
+    (tmp_path / "here" / "run").symlink_to(tmp_path / "elsewhere" / "run")
+    assert {series.label for series in read([tmp_path / "here"]).series} == {"FaStR", "TD3"}
 
 
 def test_below_a_folder_a_wrong_file_is_left_out_and_said(tmp_path):
     put(tmp_path / "deep" / "er", "good", "frames,seed,return\n0,0,1\n0,1,2\n")
     put(tmp_path, "bad", "frames,seed,return\nx,0,1\n")
     (tmp_path / "alone.csv").write_text("frames,seed,return\n0,0,1\n")
-    found = read([tmp_path])
+    # Of the tables of a misfit only its report is read.
+    misfit_report(tmp_path / "misfit", "walker-walk")
+    (tmp_path / "misfit" / "curves.csv").write_text("a table without a sidecar")
+    found = read([tmp_path, tmp_path])
     assert [one.label for one in found.series] == ["FaStR"]
+    assert len(found.misfits) == 1
     assert len(found.left_out) == 2
     assert "alone.csv has no alone.json" in found.left_out[0]
     assert "bad.csv, line 2" in found.left_out[1]
-
-
-def test_nothing_and_nowhere_are_said(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
-        read([tmp_path / "nowhere"])
-    with pytest.raises(UserError, match="holds no run"):
-        read([tmp_path])
-
-
-def test_a_path_given_twice_is_read_once(tmp_path):
-    path = put(tmp_path, "curve", "frames,seed,return\n0,0,1\n0,1,2\n")
-    assert len(read([path, tmp_path, tmp_path]).series) == 1
 
 
 def one(tmp_path, text, **about):
@@ -267,16 +232,15 @@ def one(tmp_path, text, **about):
 def test_missing_seeds_frames_and_evaluations_are_named(tmp_path):
     text = "frames,seed,return\n0,0,1\n10,0,2\n20,0,3\n0,1,1\n20,1,5\n0,2,1\n10,2,1\n"
     series = one(tmp_path, text, seeds=[0, 1, 2, 3], frames=30)
-    assert lacks(series) == [
+    assert shortcomings(series) == [
         "no evaluation of seed 3",
         "seed 0 ends at 20 of 30 frames",
         "seed 1 ends at 20 of 30 frames",
         "seed 2 ends at 10 of 30 frames",
         "seed 1 lacks 1 evaluation that other seeds have",
-        "only 1 evaluation, all averaged",
     ]
     # Only where all seeds were evaluated is anything averaged.
-    assert aligned(series).frames.tolist() == [0]
+    assert aligned(series).evaluated.tolist() == [0]
 
 
 def test_curves_without_a_common_frame_have_no_number(tmp_path):
@@ -333,15 +297,6 @@ def test_no_text_is_a_formula_in_a_spreadsheet(text):
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
 
 
-@given(some.text())
-def test_names_of_files_are_plain(text):
-    name = file_name(text, ["unnamed"])
-    assert name
-    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
-    assert len(name) < 80
-    assert file_name(text, [name]) != name
-
-
 @given(some.text(alphabet=some.characters(codec="utf-8")))
 def test_shown_text_is_one_visible_line(text):
     assert len(shown(text).splitlines()) <= 1
@@ -358,12 +313,3 @@ def test_latex_and_markdown_are_text():
     assert markdown("a|b <i> [x](y) `c` @d https://e") == (
         r"a\|b &lt;i&gt; \[x\](y) \`c\` &#64;d https&#58;//e"
     )
-
-
-def test_the_table_beside_the_misfit_figure_is_no_result_of_its_own(tmp_path):
-    put(tmp_path, "fastr", "frames,seed,return\n0,0,1.0\n", seeds=[0])
-    interval = {"value": 0.1, "low": 0.0, "high": 0.2}
-    write_table([Point("walker-walk", "log", 6, interval, interval, 3.0)], tmp_path / "misfit.csv")
-    assert read([tmp_path]).left_out == []
-    (tmp_path / "other.csv").write_text("task,gain\nwalker-walk,3\n")
-    assert "other.json" in read([tmp_path]).left_out[0]

@@ -1,4 +1,5 @@
-import errno
+"""A run directory: its configuration, its rows and its lock."""
+
 import math
 import os
 import shutil
@@ -12,8 +13,7 @@ from hypothesis import strategies as st
 
 from checkpointing import CONFIG, file_size_limit, leftovers, names
 from fastr.core import UserError
-from fastr.runs import locks
-from fastr.runs.directory import RunDirectory, RunWriter
+from fastr.runs import RunDirectory, RunWriter, locked
 
 # Configuration
 
@@ -39,11 +39,6 @@ def test_create_again_is_allowed_until_something_is_recorded(tmp_path):
         RunWriter.create(tmp_path, CONFIG)
 
 
-def test_create_on_a_recorded_run_points_to_resume(run):
-    with pytest.raises(UserError, match=f"use `fastr resume {run}` or choose another --out"):
-        RunWriter.create(run, CONFIG)
-
-
 @pytest.mark.parametrize("inner", ["new", "checkpoints/new", "link/new"])
 def test_a_run_inside_a_run_is_refused(run, tmp_path, inner):
     (tmp_path / "link").symlink_to(run)
@@ -53,9 +48,8 @@ def test_a_run_inside_a_run_is_refused(run, tmp_path, inner):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("content", ["{}", "no JSON", '{"train": {}}'])
-def test_a_config_of_something_else_above_is_no_run(tmp_path, content):
-    (tmp_path / "config.json").write_text(content)
+def test_a_config_of_another_program_above_is_no_run(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
     RunWriter.create(tmp_path / "runs" / "one", CONFIG).close()
 
 
@@ -78,7 +72,6 @@ def test_create_with_another_config_names_the_field_and_overwrites_nothing(
     with pytest.raises(UserError, match=message):
         RunWriter.create(tmp_path, other)
     assert (tmp_path / "config.json").read_bytes() == before
-    RunWriter.create(tmp_path, CONFIG).close()
 
 
 def test_create_refuses_what_is_not_a_run(tmp_path):
@@ -89,12 +82,9 @@ def test_create_refuses_what_is_not_a_run(tmp_path):
     with pytest.raises(UserError, match="neither empty nor a run"):
         RunWriter.create(tmp_path, CONFIG)
     assert names(tmp_path) == ["file"]
-    with pytest.raises(UserError, match="cannot be written"):
-        RunWriter.create(file / "below", CONFIG)
-    with pytest.raises(UserError, match="cannot be written"):
-        RunWriter.create("/proc/fastr-run", CONFIG)
-    with pytest.raises(UserError, match='needs "train" and "provenance"'):
-        RunWriter.create(tmp_path / "new", {"train": {}})
+    for path in (file / "below", "/proc/fastr-run"):
+        with pytest.raises(UserError, match="cannot be written"):
+            RunWriter.create(path, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +97,7 @@ def test_create_refuses_what_is_not_a_run(tmp_path):
         (b'{"train": [], "provenance": {}}', "needs"),
     ],
 )
-def test_open_refuses_a_bad_config(tmp_path, content, message):
+def test_a_bad_config_is_refused_and_kept(tmp_path, content, message):
     (tmp_path / "config.json").write_bytes(content)
     for opening in (
         RunDirectory.open,
@@ -119,18 +109,16 @@ def test_open_refuses_a_bad_config(tmp_path, content, message):
     assert (tmp_path / "config.json").read_bytes() == content
 
 
-def test_open_refuses_what_is_not_a_run(tmp_path):
+def test_open_says_which_run_may_have_been_meant(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         RunDirectory.open(tmp_path / "nowhere")
-    with RunWriter.create(tmp_path / "reach", CONFIG):
-        pass
+    RunWriter.create(tmp_path / "reach", CONFIG).close()
     with pytest.raises(UserError, match=r"Did you mean .*reach"):
         RunDirectory.open(tmp_path / "raech")
     with pytest.raises(UserError, match="Runs below it: reach"):
         RunDirectory.open(tmp_path)
-    (tmp_path / "config.json").mkdir()
-    with pytest.raises(UserError, match="cannot be read"):
-        RunDirectory.open(tmp_path)
+    with pytest.raises(UserError, match=r"is a file, not a run directory. Did you mean .*reach\?"):
+        RunDirectory.open(tmp_path / "reach" / "rows.jsonl")
 
 
 # Rows
@@ -169,7 +157,6 @@ def test_numbers_that_json_lacks_become_null(tmp_path):
         {"loss": None, "returns": [None, 0.5], "spread": [1.0, None], "pair": [1, 2]}
         | {"deep": {"x": None}}
     ]
-    assert b"NaN" not in (tmp_path / "rows.jsonl").read_bytes()
 
 
 def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_an_error(tmp_path):
@@ -183,11 +170,6 @@ def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_an_error(tmp_path):
         rows.write_bytes(whole + bad + whole)
         with pytest.raises(UserError, match="line 3 is not"):
             RunDirectory.open(tmp_path).rows()
-    rows.unlink()
-    assert RunDirectory.open(tmp_path).rows() == []
-    rows.mkdir()
-    with pytest.raises(UserError, match="cannot be read"):
-        RunDirectory.open(tmp_path).rows()
 
 
 def test_a_row_that_the_disk_refuses_leaves_no_part_of_itself(tmp_path):
@@ -207,7 +189,7 @@ def test_a_row_that_the_disk_refuses_leaves_no_part_of_itself(tmp_path):
 ATTEMPT = """
 import sys
 from fastr.core import UserError
-from fastr.runs.directory import RunWriter
+from fastr.runs import RunWriter
 def create(path):
     RunWriter.create(path, {"train": {}, "provenance": {}})
 for attempt in (RunWriter.resume, create):
@@ -215,19 +197,18 @@ for attempt in (RunWriter.resume, create):
         attempt(sys.argv[1])
     except UserError as error:
         print(error)
-assert "jax" not in sys.modules
 """
 
 
 def test_a_second_process_cannot_write(run):
     before = (run / "rows.jsonl").read_bytes()
     (run / "checkpoints" / ".tmp-000000100").mkdir()
-    lock = locks.locked(run)
+    lock = locked(run)
     command = [sys.executable, "-c", ATTEMPT, str(run)]
     second = subprocess.run(command, capture_output=True, text=True, check=True)
     message = f"{run} is in use by process {os.getpid()}; stop it or choose another --out."
     assert second.stdout.splitlines() == [message, message]
-    # It did not clean up behind the first one's back.
+    # It has deleted none of the first one's temporary files.
     assert leftovers(run)
     assert (run / "rows.jsonl").read_bytes() == before
     lock.close()
@@ -238,7 +219,7 @@ def test_a_second_process_cannot_write(run):
 
 def test_a_lock_is_released_after_a_failed_start(run):
     for _ in range(2):
-        with pytest.raises(UserError, match="use `fastr resume"):
+        with pytest.raises(UserError, match=f"use `fastr resume {run}` or choose another --out"):
             RunWriter.create(run, CONFIG)
     for index in run.glob("checkpoints/*/index.json"):
         index.write_text("torn")
@@ -253,12 +234,3 @@ def test_a_run_without_a_checkpoint_starts_again(run):
     with writer:
         assert checkpoint is None
         assert writer.rows() == []
-
-
-def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
-    with pytest.raises(UserError, match=r"lock cannot be written \(No locks available"):
-        RunWriter.create(tmp_path, CONFIG)

@@ -1,6 +1,5 @@
-"""What one batch can train, and the table of interactions."""
+"""Gradient coverage, and the sizes of all interactions."""
 
-import csv
 import json
 import re
 from dataclasses import replace
@@ -8,22 +7,18 @@ from pathlib import Path
 from typing import get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from fastr.training.count import multiply_adds, network_parameters
-from matplotlib.figure import Figure
 
 from fastr.cli import run
 from fastr.core import EnvSpec, Method
-from fastr.report.plots import compared_curves
 from fastr.representations.cp import CPConfig
 from fastr.representations.ranking import RankingConfig
 from fastr.representations.schedule import perturb
 from fastr.representations.tucker import TuckerConfig
-from fastr.runs.directory import RunWriter
 from fastr.studies.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
 from fastr.training.config import grounded, preset
+from fastr.training.cost import network_parameters, products
 from fastr.training.methods import named
 
 ROOT = Path(__file__).parents[1]
@@ -63,16 +58,6 @@ def test_the_cores_gradient_is_the_sum_over_anchors(spec, make_batch):
     np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-4, atol=1e-7)
 
 
-def test_one_anchor_moves_the_core_in_one_direction(spec, make_batch):
-    net, batch = TUCKER.init(spec, KEY), make_batch(spec, 5, seed=0)
-    score = net.scored(batch).score
-    cores = net.contrast.candidates(jnp.broadcast_to(batch.next_state, (1, 5, spec.state_dim)))
-    loss = lambda cores: -jax.nn.log_softmax(score(cores)[0, 0])[0]  # noqa: E731
-    gradient = np.asarray(jax.grad(loss)(cores)[0], np.float64)
-    values = np.linalg.svd(gradient, compute_uv=False)
-    assert values[1] < 1e-5 * values[0]
-
-
 def test_at_each_level_the_gradients_of_all_candidates_cancel(spec, make_batch):
     net, batch = CP.init(spec, KEY), make_batch(spec, 6, seed=0)
     gradient = np.asarray(jax.jit(core_gradient)(net, batch, KEY)).reshape(2, 6, 4)
@@ -94,100 +79,25 @@ def test_random_rows_are_standardised_and_repeatable():
     assert found.values.shape == (700, found.spec.row_dim)
 
 
-def test_coverage_on_the_command_line(capsys, tmp_path):
-    arguments = ["coverage", "cartpole-swingup", "--preset", "quick", "--methods", "fastr"]
-    sizes = ["--batch-sizes", "8", "16", "--out", str(tmp_path), "--json"]
-    assert run([*arguments, *sizes]) == 0
+INFO = ["info", "cartpole-swingup", "--preset", "quick", "--coverage"]
+
+
+def test_coverage_on_the_command_line(capsys):
+    """By a quarter, half and the whole of a batch."""
+    assert run([*INFO, "--batch-size", "16", "--json"]) == 0
     lines = json.loads(capsys.readouterr().out)["coverage"]
-    assert [(line["batch_size"], line["rank"]) for line in lines] == [(8, 8), (16, 16)]
-    assert (tmp_path / "coverage.png").stat().st_size > 1_000
-    with (tmp_path / "coverage.csv").open() as file:
-        assert [int(line["rank"]) for line in csv.DictReader(file)] == [8, 16]
+    assert [(line["batch_size"], line["rank"]) for line in lines] == [(4, 4), (8, 8), (16, 16)]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (["--methods", "td7"], "ranks no next states"),
-        (["--batch-sizes", "1"], "one has no negatives"),
-        (["--batch-sizes", "8", "100000"], "--batch-sizes 100000 is too large; at most 16,384."),
-        (["--batch-sizes", "x"], "--batch-sizes"),
+        (["--method", "td7"], "td7 does not; choose among fastr"),
+        (["--batch-size", "100000"], "--batch-size of at most 16,384"),
     ],
 )
-def test_wrong_coverage_is_one_sentence(refused, arguments, said):
-    refused(["coverage", "walker-walk", *arguments], said)
-
-
-def test_a_file_in_the_place_of_out_is_said_before_the_work(refused, tmp_path):
-    taken = tmp_path / "taken"
-    taken.write_text("")
-    refused(["coverage", "walker-walk", "--out", str(taken)], "taken cannot be written")
-
-
-ABLATION = ["ablation", "gym:Pendulum-v1", "--preset", "quick", "--methods", "td3", "concat"]
-
-
-@pytest.mark.slow
-def test_an_ablation_from_beginning_to_end(capsys, tmp_path):
-    """Two conditions, the table and the picture; again, nothing is trained twice."""
-    arguments = [*ABLATION, "--frames", "2100", "--out", str(tmp_path)]
-    assert run([*arguments, "--json"]) == 0
-    lines = json.loads(capsys.readouterr().out)["methods"]
-    assert [line["method"] for line in lines] == ["td3", "concat"]
-    assert [line["nce_dimension"] for line in lines] == [None, 128]
-    assert all(line["return_mean"] < 0 for line in lines)  # Pendulum's rewards are costs
-    recorded = [(tmp_path / name / "rows.jsonl").read_bytes() for name in ("td3", "concat")]
-    assert run(arguments) == 0
-    assert "NCE dim" in capsys.readouterr().out
-    assert recorded == [(tmp_path / n / "rows.jsonl").read_bytes() for n in ("td3", "concat")]
-    assert (tmp_path / "curves.png").stat().st_size > 1_000
-    with (tmp_path / "table.csv").open() as file:
-        assert [line["method"] for line in csv.DictReader(file)] == ["td3", "concat"]
-    assert run([*ABLATION, "--frames", "2200", "--out", str(tmp_path)]) == 2
-    assert "holds another run: frames is 2100 there" in capsys.readouterr().err
-
-
-def other_run(path):
-    RunWriter.create(path, {"train": {"frames": 1}, "provenance": {}}).close()
-
-
-TAKEN = {
-    "inside a run": (other_run, "is a run directory, and nothing else is kept"),
-    "a file": (lambda out: (out / "concat").write_text(""), "concat is a file; choose another"),
-    "a folder": (lambda out: (out / "concat" / "x").mkdir(parents=True), "neither empty nor a run"),
-    "another run": (lambda out: other_run(out / "concat"), "concat holds another run"),
-}
-
-
-@pytest.mark.parametrize(("take", "says"), TAKEN.values(), ids=TAKEN.keys())
-def test_where_an_ablation_cannot_end_it_does_not_begin(take, says, tmp_path, capsys):
-    take(tmp_path)
-    assert run([*ABLATION, "--out", str(tmp_path)]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert says in said
-    assert not (tmp_path / "td3").exists()
-
-
-def test_bands_are_named_where_there_are_any(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    curve = [(0, 1.0), (10, 2.0)]
-    for seeds in ([curve], [curve, curve]):
-        compared_curves({"fastr": seeds}, "task", tmp_path / "curves.png")
-    labels = [figure.axes[0].get_ylabel() for figure in drawn]
-    assert ["standard deviation over seeds" in label for label in labels] == [False, True]
-
-
-def test_an_ablation_says_which_method_it_trains_and_finds_no_deviation_of_one_seed(
-    capsys, tmp_path, monkeypatch
-):
-    rows = [{"kind": "evaluation", "seed": 0, "frames": 0, "return": -9.5, "seconds": 1.0}]
-    monkeypatch.setattr("fastr.cli.training.check_possible", lambda *_: None)
-    monkeypatch.setattr("fastr.cli.training.finished_rows", lambda *_: rows)
-    assert run([*ABLATION, "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr()
-    assert said.err.splitlines() == ["td3: run 1 of 2", "concat: run 2 of 2"]
-    assert said.out.count("-9.5") == said.out.count("one seed") == 2
+def test_wrong_coverage_is_one_sentence(refused, arguments, named):
+    refused([*INFO, *arguments], named)
 
 
 INTERACTION = re.compile(r"\| `(\S+)` \| .* \| ([\d,]+) \| ([\d,]+) \| ([\d.]+) G \|")
@@ -204,7 +114,7 @@ def counted(method, **changes):
     return (
         f"{representation.candidate_dim:,}",
         f"{parameters:,}",
-        f"{multiply_adds(config, HUMANOID) / 1e9:.1f}",
+        f"{sum(products(config, HUMANOID).multiply_adds.values()) / 1e9:.1f}",
     )
 
 

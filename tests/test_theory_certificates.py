@@ -8,22 +8,25 @@ import numpy as np
 import pytest
 
 from fastr.envs import spec
-from fastr.studies.theory.certificates import (
+from fastr.studies.theory.bounds import (
     TASKS,
     Problem,
+    covering_number,
     deviation,
+    distances,
     entropy_terms,
+    factored_scores,
     log_certificate,
     log_rate_constant,
     log_ratio,
     log_scale,
     log_sufficient_n,
     of_task,
+    product_bound,
 )
-from fastr.studies.theory.covering import covering_number, distances, factored_scores, product_bound
 
-# Cubes of side 1/sqrt(3) in three dimensions have diameter 1.
-UNIT = Problem(3, 3, feature_dim=1, side=1 / math.sqrt(3))
+# The unit cube in three dimensions has diameter sqrt(3): L times the diameter is 1.
+UNIT = Problem(3, 3, feature_dim=1, lipschitz=1 / math.sqrt(3))
 
 
 def brute_force_cover(functions, radius):
@@ -43,38 +46,25 @@ def test_covering_number_is_that_of_all_subsets(seed):
         assert covering_number(functions, radius) == brute_force_cover(functions, radius)
 
 
-def test_distances_by_hand():
-    functions = np.array([[[0.0, 0.0], [0.0, 0.0]], [[3.0, 4.0], [1.0, 0.0]]])
-    np.testing.assert_allclose(distances(functions), [[0.0, 5.0], [5.0, 0.0]])
-
-
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_theorem_1_holds_on_small_classes(seed):
     generator = np.random.default_rng(seed)
     states, actions, nexts = (generator.normal(size=(4, size, 2)) for size in (3, 2, 3))
     scores = factored_scores(states, actions, nexts)
-    assert scores.shape == (64, 18, 1)
+    products = np.einsum("k,k,k", states[1, 0], actions[2, 1], nexts[3, 2])
+    assert scores.reshape(4, 4, 4, 3, 2, 3)[1, 2, 3, 0, 1, 2] == pytest.approx(products)
     for radius in (0.5, 2.0, 5.0, 10.0, 20.0, 40.0):
         assert covering_number(scores, radius) <= product_bound(states, actions, nexts, radius)
 
 
-def test_scores_are_the_products():
-    generator = np.random.default_rng(0)
-    states, actions, nexts = (generator.normal(size=(2, size, 3)) for size in (2, 4, 5))
-    scores = factored_scores(states, actions, nexts).reshape(2, 2, 2, 2, 4, 5)
-    expected = sum(states[1, 0, k] * actions[0, 3, k] * nexts[1, 2, k] for k in range(3))
-    assert scores[1, 0, 1, 0, 3, 2] == pytest.approx(expected)
-
-
 def entropy(problem, kind, epsilon):
     """The bound on log N(G, epsilon)."""
-    terms = entropy_terms(problem, kind)
-    return sum(math.exp(term.log_scale) * epsilon**-term.dimension for term in terms)
+    return sum(math.exp(scale) * epsilon**-p for scale, p in entropy_terms(problem, kind))
 
 
 def test_entropies_by_hand():
-    # Factored: three terms of 3 over epsilon, cubed. Joint: L sqrt(2) and diameter sqrt(2), so 4
-    # over epsilon to the sixth, and 2 over epsilon, cubed.
+    # Factored: three terms of 3 over epsilon, cubed. Joint: sqrt(2) L and sqrt(2) times the
+    # diameter, so 4 over epsilon to the sixth, and 2 over epsilon, cubed.
     assert entropy(UNIT, "factored", 0.5) == pytest.approx(3 * 6**3)
     assert entropy(UNIT, "joint", 0.5) == pytest.approx(8**6 + 4**3)
 
@@ -116,34 +106,14 @@ def test_the_entropy_constant_covers_every_radius_of_the_lemma():
 
 @pytest.mark.parametrize("kind", ["factored", "joint"])
 @pytest.mark.parametrize(
-    "larger",
-    [
-        {"state_dim": 6},
-        {"action_dim": 6},
-        {"feature_dim": 9},
-        {"factor_norm": 1.5},
-        {"next_norm": 1.5},
-        {"lipschitz": 1.5},
-        {"side": 1.5},
-        {"entropy_constant": 1.5},
-    ],
+    "larger", ["state_dim", "action_dim", "feature_dim", "factor_norm", "next_norm", "lipschitz"]
 )
 def test_certificates_grow_with_the_problem(kind, larger):
     small = Problem(4, 3)
-    large = replace(small, **larger)
+    large = replace(small, **{larger: 3 * getattr(small, larger)})
     at = math.log(1e4)
     assert log_certificate(small, kind, at, 0.05) < log_certificate(large, kind, at, 0.05)
     assert log_sufficient_n(small, kind, 0.1, 0.05) < log_sufficient_n(large, kind, 0.1, 0.05)
-
-
-@pytest.mark.parametrize("kind", ["factored", "joint"])
-def test_certificates_fall_with_n_delta_and_epsilon(kind):
-    problem = Problem(4, 3)
-    by_n = [log_certificate(problem, kind, math.log(n), 0.05) for n in (1e2, 1e4, 1e8, 1e16)]
-    by_delta = [log_certificate(problem, kind, 5.0, delta) for delta in (0.001, 0.01, 0.1)]
-    by_epsilon = [log_sufficient_n(problem, kind, epsilon, 0.05) for epsilon in (0.01, 0.1, 0.5)]
-    for values in (by_n, by_delta, by_epsilon):
-        assert all(first > second for first, second in itertools.pairwise(values))
 
 
 def test_bias_raises_the_factored_certificate_only():
@@ -153,8 +123,6 @@ def test_bias_raises_the_factored_certificate_only():
     assert plain < biased[0] < biased[1]
     joint = log_certificate(problem, "joint", at, 0.05)
     assert log_certificate(problem, "joint", at, 0.05, 1e-2) == joint
-    assert log_sufficient_n(problem, "factored", 0.1, 0.05, 0.011) == math.inf
-    assert log_sufficient_n(problem, "factored", 0.2, 0.05, 0.011) < math.inf
 
 
 @pytest.mark.parametrize("kind", ["factored", "joint"])
@@ -171,19 +139,6 @@ def test_the_ratio_of_sample_sizes_has_the_slope_of_proposition_2(dims):
     assert rise / math.log(high / low) == pytest.approx(-2 * min(dims), abs=1e-3)
 
 
-def test_below_three_dimensions_there_is_no_rate():
-    with pytest.raises(ValueError, match="D > 2"):
-        log_certificate(Problem(2, 2), "factored", 1.0, 0.05)
-
-
-def test_a_product_of_factors_can_need_the_stretched_lipschitz_constant():
-    """phi_s(s) = s and phi_a(a) = a near 1: the product's slope along (1, 1) is sqrt(2)."""
-    step = 1e-6
-    slope = (1.0 - (1.0 - step) ** 2) / (step * math.sqrt(2))
-    assert slope == pytest.approx(math.sqrt(2), rel=1e-5)
-    assert Problem(3, 3).joint_lipschitz == pytest.approx(slope, rel=1e-5)
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_dimensions_are_those_of_the_tasks(task):
     sizes = spec(task, 2)
@@ -191,10 +146,9 @@ def test_dimensions_are_those_of_the_tasks(task):
     assert of_task(task).dimension("joint") == sizes.state_dim + sizes.action_dim
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_at_a_given_n_the_norms_decide_which_certificate_is_smaller(task):
+def test_at_a_given_n_the_norms_decide_which_certificate_is_smaller():
     """The order of Proposition 2 is that of epsilon going to 0, i.e. of n beyond all bounds."""
-    plain = of_task(task)
+    plain = of_task("cheetah-run")
     longer = replace(plain, factor_norm=3.0)
     usual, beyond = math.log(1e6), 1e6
     for problem, log_n, ahead in (

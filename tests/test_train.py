@@ -18,9 +18,8 @@ from checkpointing import replay_of
 from fastr.cli import run
 from fastr.cli.training import ANSWER, rows_of_all
 from fastr.core import EnvSpec, RunError, StoppedError
-from fastr.envs.pool import EnvPool
-from fastr.runs.checkpoints import saving
-from fastr.runs.directory import RunDirectory, RunWriter
+from fastr.envs.processes import EnvPool
+from fastr.runs import RunDirectory, RunWriter, checkpoints
 from fastr.training import ring
 from fastr.training.config import TrainConfig, from_json, preset, to_json
 from fastr.training.learner import Engine
@@ -208,7 +207,7 @@ def test_a_checkpoint_is_of_its_moment_however_late_it_is_written(
 ):
     """Training goes on in the same memory while the checkpoint waits for a slow disk."""
 
-    def slowly(*arguments, write=saving.write_checkpoint, **options):
+    def slowly(*arguments, write=checkpoints.write_checkpoint, **options):
         time.sleep(0.3)
         return write(*arguments, **options)
 
@@ -218,7 +217,7 @@ def test_a_checkpoint_is_of_its_moment_however_late_it_is_written(
         under_way.append(writer.saving)
         return fetch(*arguments)
 
-    monkeypatch.setattr(saving, "write_checkpoint", slowly)
+    monkeypatch.setattr(checkpoints, "write_checkpoint", slowly)
     monkeypatch.setattr(ring, "fetched", watching)
     path = tmp_path / "late"
     with pytest.raises(Killed), start(tiny(), path) as writer:
@@ -481,12 +480,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may run 
 import fastr.training.loop
 from fastr.cli.training import train_and_draw
 from fastr.training.config import preset
-from fastr.envs.pool import EnvPool
-from fastr.envs.pulses import Pulses
+from fastr.envs.processes import EnvPool
 
 def compiling(*_, **__):
     with EnvPool("toy_envs:Count-v0", 1, (0, 1)):
-        held = Pulses(1, multiprocessing.get_context("spawn"))
         print(*[child.pid for child in multiprocessing.active_children()], flush=True)
         ThreadPoolExecutor(1).submit(time.sleep, 60)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Files that somebody else has made: they execute nothing, lead nowhere else, and stay bounded."""
+"""Untrusted files execute nothing, lead nowhere else, and stay bounded."""
 
 import ast
 import bz2
@@ -18,23 +18,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastr.training.host import Host
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastr
-from fastr.cli import command, run
+from fastr.cli import run
 from fastr.core import UserError
-from fastr.data.opening import open_source
-from fastr.envs import groups, module_of, shifts
-from fastr.runs.checkpoints import read_index
-from fastr.runs.directory import RunDirectory, RunWriter
+from fastr.data import open_source
+from fastr.envs import anatomy, shifts
+from fastr.runs import RunDirectory, RunWriter
+from fastr.runs.index import read_index
 from fastr.runs.summary import summary
 from fastr.runs.untrusted import bounded_bytes, limited_memory
-from fastr.studies.experiments import misfits
-from fastr.studies.units import Grid
+from fastr.studies.experiments import Grid, misfits
 from fastr.sweep.state import next_arguments
 from fastr.training.config import from_json, preset, to_json
+from fastr.training.state import check_host
 from saved_runs import save_run
 from transitions import walk, write_minari, write_npz, write_run
 
@@ -48,7 +47,7 @@ FORBIDDEN_MODULES = {
 }
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "np.load"}
 FORBIDDEN_CALLS |= {"np.lib.format", "ast.literal_eval", "pd.read_pickle", "pickle.loads"}
-IMPORTERS = {"cli/main.py", "track.py", "datasets/parquet.py"}
+IMPORTERS = {"__init__.py", "cli/main.py", "runs/track.py"}
 """These call import_module: with the user's own word, or with names written in them."""
 
 
@@ -80,16 +79,6 @@ def test_nothing_that_executes_files_is_used(path):
     assert not calls & (FORBIDDEN_CALLS | {"allow_pickle", "shell"})
     if str(path.relative_to(SOURCE)) not in IMPORTERS:
         assert "import_module" not in calls
-
-
-def test_the_search_for_what_executes_finds_it(tmp_path):
-    bad = tmp_path / "bad.py"
-    bad.write_text(
-        "import pickle\nfrom torch import load\nnp.load(f, allow_pickle=True)\neval(x)\n"
-    )
-    modules, calls = imports_and_calls(bad)
-    assert {"pickle", "torch"} <= modules
-    assert {"np.load", "allow_pickle", "eval"} <= calls
 
 
 # Modules that a run's task names.
@@ -143,29 +132,15 @@ def test_loading_a_policy_imports_nothing(lured, monkeypatch):
     assert "lure" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    ("task", "module"),
-    [
-        ("walker-walk", ""),
-        ("gym:Pendulum-v1", ""),
-        ("a.b:Robot-v0", "a.b"),
-        ("gym:a:Robot-v0@latency=2", "a"),
-        ("gym:ns/Robot-v0", ""),
-    ],
-)
-def test_the_module_of_a_task(task, module):
-    assert module_of(task) == module
-
-
 def test_a_sweep_passes_on_its_users_word(tmp_path):
     grid = Grid(tmp_path, ("mine:Robot-v0",), ("ctrl-sr", "fastr"), (0,), 1_000)
     units = {unit.arguments[0]: unit for unit in misfits(grid)}
     training, copy = units["train"], units["collect"]
     assert next_arguments(training) == training.arguments
     assert next_arguments(copy) == ("--import", "mine", *copy.arguments)
-    training.run.mkdir(parents=True)
-    (training.run / "config.json").touch()
-    assert next_arguments(training) == ("--import", "mine", "resume", str(training.run))
+    training.product.mkdir(parents=True)
+    (training.product / "config.json").touch()
+    assert next_arguments(training) == ("--import", "mine", "resume", str(training.product))
 
 
 def test_a_sweep_passes_on_the_modules_of_its_users_methods(tmp_path):
@@ -176,9 +151,9 @@ def test_a_sweep_passes_on_the_modules_of_its_users_methods(tmp_path):
     assert next_arguments(training) == ("--import", "methods", *training.arguments)
     both = ("--import", "methods", "--import", "mine")
     assert next_arguments(copy) == (*both, *copy.arguments)
-    training.run.mkdir(parents=True)
-    (training.run / "config.json").touch()
-    assert next_arguments(training) == (*both, "resume", str(training.run))
+    training.product.mkdir(parents=True)
+    (training.product / "config.json").touch()
+    assert next_arguments(training) == (*both, "resume", str(training.product))
 
 
 # Links, pipes and sizes.
@@ -306,7 +281,7 @@ HEADERS = {
 def test_an_arrays_header_is_not_evaluated(tmp_path, header):
     path = write_npz(tmp_path / "log.npz", walk())
     repacked(path, **{"action.npy": npy(header, bytes(160))})
-    with pytest.raises(UserError, match="column action"):
+    with pytest.raises(UserError, match=r"log\.npz"):
         open_source(str(path))
 
 
@@ -353,6 +328,7 @@ def bomb_minari(folder):
         for name, rows in (("observations", 10**12 + 1), ("actions", 10**12)):
             del file[f"episode_0/{name}"]
             file.create_dataset(f"episode_0/{name}", (rows, 2), "f4", chunks=(64, 2))
+        del file["episode_0/rewards"], file["episode_0/terminations"]
     return path
 
 
@@ -416,19 +392,19 @@ EDITS = {
     "soft link": (soft, "is a link"),
     "external storage": (
         replaced("episode_0/actions", shape=(5, 2), dtype="f4", external=[("/etc/passwd", 0, 40)]),
-        "lies in another file",
+        "must lie in this file",
     ),
-    "virtual": (virtual, "lies in another file"),
-    "endless": (endless, "more than 8 groups"),
-    "circle": (circle, "more than 8 groups"),
-    "many": (many, "more than 1000"),
+    "virtual": (virtual, "must lie in this file"),
+    "endless": (endless, "at most 8 nested groups"),
+    "circle": (circle, "at most 8 nested groups"),
+    "many": (many, "1 to 1000 arrays"),
     "large pieces": (
         replaced("episode_0/actions", shape=(5, 2**24), dtype="f4", chunks=(5, 2**24)),
-        "pieces of more than",
+        "in pieces of at most",
     ),
     "overflow": (
         replaced("episode_0/actions", shape=(5, 2**33, 2**31), dtype="f4", chunks=(1, 8, 8)),
-        "too wide",
+        "they must be equal",
     ),
     "late": (
         replaced("episode_3/actions", shape=(5, 2**40), dtype="f4", chunks=(1, 64)),
@@ -539,22 +515,17 @@ def host(**changes):
     return sound | {"evaluated": 1, "evaluating": False} | changes
 
 
-def test_what_the_host_knew_is_read(checkpoint):
-    config = preset("walker-walk", "ctrl-sr", "quick")
-    found = Host.of(replace(checkpoint, host=host()), config)
-    assert (found.next_step, found.episodes, found.returns) == (21, [3], [0.5])
-
-
 @given(changes=st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1), lost=st.sampled_from(KEYS))
-def test_whatever_a_checkpoint_says_of_the_host_is_read_or_refused(checkpoint, changes, lost):
+def test_any_host_state_of_a_checkpoint_is_sound_or_refused(checkpoint, changes, lost):
     config = preset("walker-walk", "ctrl-sr", "quick")
+    check_host(replace(checkpoint, host=host()), config)
     for saved in (host(**changes), {k: v for k, v in host().items() if k != lost}):
         try:
-            found = Host.of(replace(checkpoint, host=saved), config)
+            check_host(replace(checkpoint, host=saved), config)
         except UserError:
             continue
-        assert found.next_step == 21
-        assert len(found.episodes) == len(found.returns) == 1
+        assert saved["next_step"] == 21
+        assert len(saved["episodes"]) == len(saved["returns"]) == 1
 
 
 @given(rows=st.lists(st.dictionaries(
@@ -570,59 +541,19 @@ def test_repeated_ranges_do_not_add_up():
     text = "a=" + ",".join(["0-9999"] * 10_000) + "|b=0"
     tracemalloc.start()
     with pytest.raises(UserError, match="twice"):
-        groups.parse(text, 10_000, 1)
+        anatomy.parse(text, 10_000, 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * MEBIBYTE
 
 
-WORDS = [
-    "walker-walk",
-    "--method",
-    "td7",
-    "tree",
-    "--seeds",
-    "0",
-    "-1",
-    "1e9",
-    "--frames",
-    "--json",
-]
-WORDS += [
-    "--json",
-    "--preset",
-    "quick",
-    "--out",
-    "",
-    "--",
-    "--shift",
-    "latency=2",
-    "--agent.hidden-dim",
-    "x",
-]
-NAMES = ["train", "info", "eval", "play", "transfer", "misfit", "sweep", "export", "collect", "x"]
-
-
-@settings(max_examples=25)
-@given(
-    name=st.sampled_from(NAMES),
-    arguments=st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=6),
-)
-def test_any_command_line_is_understood_or_refused(name, arguments):
-    if "tree" in arguments or {"-h", "--help"} & set(arguments):
-        return  # it would load the robot, to see its limbs; or print and exit
-    # The parser exits for options that it does not understand.
-    with contextlib.suppress(UserError, SystemExit):
-        assert command(name, *arguments) is not None
-
-
 @given(text=st.text("abdeilnpqrty=0123456789.:+-@ \u0663|;,", max_size=40))
 def test_any_shift_and_any_groups_are_understood_or_refused(text):
     with contextlib.suppress(UserError):
-        for shift in shifts.drawn(text, 3):
+        for shift in shifts.draw(text, 3):
             assert shift(np.zeros(3, np.float32)).shape == (3,)
     with contextlib.suppress(UserError):
-        found = groups.parse(text, 3, 2)
+        found = anatomy.parse(text, 3, 2)
         entries = [sorted(e for group in side for e in group.entries) for side in found]
         assert entries == [[0, 1, 2], [0, 1]]
 

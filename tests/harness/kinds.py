@@ -16,6 +16,7 @@ from victims import (
     FRAMES,
     PATIENCE_SECONDS,
     SEEDS,
+    STOPPED,
     TRAIN,
     WELL,
     Child,
@@ -154,9 +155,8 @@ def full_disk(victim, rng, entry):
     if victim.path.parent.is_mount():
         child = victim.launch()
         under_way(victim, child, rng)
-        usage = os.statvfs(victim.path)
-        used = (usage.f_blocks - usage.f_bavail) * usage.f_frsize
-        remount(victim.path.parent, f"size={used + 4096 * rng.randint(0, 12)}")
+        # It is refused where the run has written more than that in the meantime.
+        wait_for(lambda: shrunk(victim.path.parent, 4096 * rng.randint(0, 12)))
         entry.detail = "a small file system"
     else:
         size = (victim.path / "rows.jsonl").stat().st_size if victim.checkpoints() else 0
@@ -224,7 +224,7 @@ def at_rest(victim: Victim) -> list[Path]:
         child = victim.launch()
         wait_for(lambda: len(victim.checkpoints()) >= 2 or not child.running())
         child.ask_to_stop(group=False)
-        expect(child.wait() == 0, child.said())
+        expect(child.wait() in STOPPED, child.said())
     if victim.ended():
         raise Missed
     return victim.checkpoints()[-2:]
@@ -341,8 +341,18 @@ def clock(victim, rng, entry):
     child = victim.launch(Setting(clock=seconds))
     under_way(victim, child, rng)
     child.ask_to_stop(group=False)
-    expect(child.wait() == 0, child.said())
+    expect(child.wait() in STOPPED, child.said())
     expect(rising_seconds(victim.path), "seconds went backwards")
+
+
+def shrunk(path: Path, spare: int) -> bool:
+    """Whether a file system could be shrunk to what it holds and so many bytes more."""
+    usage = os.statvfs(path)
+    used = (usage.f_blocks - usage.f_bavail) * usage.f_frsize
+    with contextlib.suppress(subprocess.CalledProcessError):
+        remount(path, f"size={used + spare}")
+        return True
+    return False
 
 
 def remount(path: Path, options: str) -> None:

@@ -7,8 +7,7 @@ from typing import Literal
 from fastr.cli.looking import MOST_EPISODES, opened
 from fastr.cli.show import Flag, Maybe, Run, print_json
 from fastr.core import counted, require
-from fastr.runs.directory import RunDirectory
-from fastr.runs.folders import made, refuse_used
+from fastr.runs import RunDirectory, made, refuse_used
 
 
 @dataclass(frozen=True)

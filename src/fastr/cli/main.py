@@ -42,7 +42,7 @@ COMMANDS = {
     "transfer": Command("Study", "transfer:Transfer", "adapt a run to other actuators"),
     "theory": Command("Study", "theory:Theory", "run the paper's claims"),
     "export": Command("Ship", "export:Export", "write a policy that runs without fastr"),
-    "collect": Command("Ship", "data:Collect", "write transitions as a dataset"),
+    "collect": Command("Ship", "collect:Collect", "write transitions as a dataset"),
 }
 
 ELSEWHERE = {
@@ -179,7 +179,7 @@ def misfit_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:
 def sweep_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:
     """fastr sweep: the options after -- are for every training."""
     from fastr.cli.watching import Watching
-    from fastr.studies.units import parted
+    from fastr.studies.experiments import parted
 
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, training = parsed("sweep", kind, arguments[:end]), arguments[end + 1 :]

@@ -10,20 +10,21 @@ import tyro
 from fastr.cli.show import Flag, Maybe, Several, places, print_json, print_table
 from fastr.core import UserError, require, write_errors
 from fastr.envs.names import respelled
-from fastr.report.finals import Final
+from fastr.report.page import PAGE
 from fastr.report.reading import Found, external, read
-from fastr.report.readme import surroundings, update
-from fastr.report.returns import returns_grid
-from fastr.report.writing import PAGE, Choices, made, sections, write
+from fastr.report.sections import returns_table, sections
+from fastr.report.series import Final
+from fastr.report.writing import around, update, write
+from fastr.runs.summary import LAST
 
 
 @dataclass(frozen=True)
 class Report:
-    """Learning curves, the paper's Table 1, statistics and cost of any number of runs.
+    """Learning curves, the paper's Table 1, statistics, misfit and cost of any number of runs.
 
-    OUT gets index.html, which needs nothing beside it and no network; figures/ with each chart as
-    PNG, SVG and PDF, its numbers (.csv) and its command (.txt); tables/ as CSV and LaTeX. JAX is
-    never loaded. A method with fewer seeds, evaluations or frames than its peers is marked.
+    OUT gets index.html, one page that needs no network; figures/ with each figure as PNG, SVG and
+    PDF and its numbers as CSV; tables/ as CSV and LaTeX. JAX is never loaded. A method with fewer
+    seeds, evaluations or frames than its peers is marked.
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, places("PATH")] = ()
@@ -52,18 +53,16 @@ class Report:
         """Read, compare, write."""
         self.check()
         found = self.found()
-        choices = Choices(self.reach, self.price_per_hour, self.bootstrap_seed)
+        parts, numbers = sections(found, self.reach, self.price_per_hour, self.bootstrap_seed)
         out = self.out or (None if self.readme else Path("report"))
         if out:
             with write_errors(out):
-                numbers = write(found, choices, made(sys.argv[1:]), out)
-        else:
-            numbers = sections(found, choices)[1]
+                write(parts, numbers, sys.argv[1:], out)
         if self.readme:
             update(self.readme, numbers, found.left_out)
         for message in found.left_out:
             print(f"fastr: left out: {message}", file=sys.stderr)
-        return self.say(numbers, found, out)
+        return self.print(numbers, found, out)
 
     def check(self) -> None:
         """Raise UserError for options that cannot be."""
@@ -75,7 +74,7 @@ class Report:
         if any(not abs(value) < 1e12 for value in self.reach):
             raise UserError("--reach takes finite returns.")
         if self.readme:
-            surroundings(self.readme)
+            around(self.readme)
 
     def found(self) -> Found:
         """Everything to report on; UserError if that is nothing."""
@@ -95,21 +94,22 @@ class Report:
             raise UserError(f"There is nothing to report on.{reason}")
         return found
 
-    def say(self, numbers: list[Final], found: Found, out: Path | None) -> int:
+    def print(self, numbers: list[Final], found: Found, out: Path | None) -> int:
         """The numbers on stdout, and where everything lies."""
         page = None if out is None else str(out / PAGE)
         if self.json:
             lines = [as_json(final) for final in numbers]
             return print_json({"page": page, "returns": lines, "left_out": found.left_out})
         if numbers:
-            grid = returns_grid(numbers)
+            table = returns_table(numbers)
             rows = [
-                tuple(f"{cell.text} {grid.marks(cell)}".strip() for cell in row[:5])
-                for row in grid.rows
+                (*(cell.text for cell in row[:4]), f"{row[4].text} {table.marks(row[4])}".strip())
+                for row in table.cells
             ]
-            print_table("Mean ± std over seeds of the last 10 evaluations", grid.columns[:5], rows)
-            for mark, note in grid.notes:
-                print(f"  {mark}: {note}")
+            columns = tuple(table.columns[:5])
+            print_table("Mean ± std over seeds of the last 10 evaluations", columns, rows)
+            for note, letter in table.notes.items():
+                print(f"  {letter}: {note}")
         if page:
             print(f"report  {page}")
         if self.readme:
@@ -124,9 +124,9 @@ def as_json(final: Final) -> dict[str, object]:
         "method": final.label,
         "frames": final.frames,
         "seeds": list(final.series.seeds),
-        "evaluations_averaged": final.averaged,
+        "evaluations_averaged": min(LAST, len(final.evaluated)),
         "last_10_evaluations_return_mean": final.mean,
         "last_10_evaluations_return_std": final.std,
-        "last_evaluation_return_mean": final.last_mean,
+        "last_evaluation_return_mean": float(final.returns[:, -1].mean()),
         "notes": list(final.notes),
     }

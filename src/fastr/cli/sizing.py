@@ -1,6 +1,6 @@
 """fastr info and fastr bench: the cost of a run."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fastr.cli.show import Flag, mib, print_json, print_table
 from fastr.core import counted, require
@@ -15,6 +15,9 @@ class Info:
     """Dimensions, parameters, multiply-adds and device memory of a run, before it is started."""
 
     config: TrainConfig
+    coverage: Flag = False
+    """Also measure how many directions of the next-state factor one batch can train, on transitions
+    of a random policy (methods that rank next states)."""
     json: Flag = False
     """Print one JSON object on stdout and nothing else there."""
 
@@ -24,6 +27,10 @@ class Info:
         from fastr.training.cost import info
 
         result = info(self.config, spec(self.config.task, self.config.frame_skip))
+        if self.coverage:
+            from fastr.studies.coverage import coverage_of
+
+            result["coverage"] = [asdict(entry) for entry in coverage_of(self.config)]
         if self.json:
             return print_json(result)
         title = f"{result['task']}, {result['method']}, preset {result['preset']}"
@@ -48,6 +55,12 @@ class Info:
             ),
         ]
         print_table("", ("", ""), facts)
+        if self.coverage:
+            print_table(
+                "directions of the next-state factor that one batch can train",
+                ("batch N", "dim M", "min(N, dim M)", "rank", "for 99 % of the gradient"),
+                [tuple(entry.values())[1:] for entry in result["coverage"]],
+            )
         return 0
 
 

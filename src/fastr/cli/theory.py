@@ -2,21 +2,21 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from fastr.cli.show import Flag, places, print_json, print_table
 from fastr.core import UserError, counted, nearest, require_seeds, write_errors
 from fastr.runs.untrusted import bounded_bytes
 
 if TYPE_CHECKING:
-    from fastr.studies.theory.report import Section
+    from fastr.studies.theory.page import Section
 
 NAMES = ("linearity", "ratio", "certificates", "separation", "exploration")
 RESULTS = "theory.json"
@@ -34,7 +34,7 @@ class Theory:
     names: Annotated[tuple[str, ...], tyro.conf.Positional, places("PART")] = ()
     """Parts to run (default: all)."""
     out: Path = Path("theory")
-    """Directory for index.html, the plots' numbers as CSV, and all results as theory.json."""
+    """Directory for index.html, its figures and tables, and all results as theory.json."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds; intervals are 95 % over these, and one seed has none."""
     json: Flag = False
@@ -43,28 +43,26 @@ class Theory:
     def run(self) -> int:
         """Run the parts one after the other, then write the page."""
         self.check()
-        # Before the work, not after it.
-        with write_errors(self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
         sections = self.measured()
-        from fastr.studies.theory.page import write_page
+        from fastr.studies.theory.page import write_sections
 
+        page = self.out / "index.html"
+        write_sections(sections, self.command, page)
+        parts = [asdict(section) for section in sections]
+        result = {"page": str(page), "command": self.command, "sections": parts}
         with write_errors(self.out):
-            page = write_page(sections, self.command, self.out)
-            result = {"page": str(page), "command": self.command}
-            parts = [asdict(section) for section in sections]
-            text = json.dumps(result | {"sections": parts}, indent=1)
-            (self.out / RESULTS).write_text(text, encoding="utf-8")
+            (self.out / RESULTS).write_text(json.dumps(result, indent=1), encoding="utf-8")
         if self.json:
-            return print_json(result | {"sections": parts})
+            return print_json(result)
         for section in sections:
-            print_verdicts(section)
+            rows = [(one.claim, one.measured, WORDS[one.holds]) for one in section.verdicts]
+            print_table(section.title, ("claim", "measured", ""), rows)
         print(f"{page}: {counted(len(sections), 'part')}, with plots and tables")
         return 0
 
     @property
     def command(self) -> str:
-        """The command that makes the same numbers again."""
+        """The command that reproduces the numbers."""
         words = ["fastr", "theory", *self.chosen, "--seeds", *map(str, self.seeds)]
         return " ".join(words)
 
@@ -74,7 +72,7 @@ class Theory:
         return tuple(name for name in NAMES if name in self.names or not self.names)
 
     def check(self) -> None:
-        """Raise UserError on what cannot be run."""
+        """Raise UserError for unknown parts, bad seeds, or an --out that cannot be used."""
         for name in self.names:
             if name not in NAMES:
                 raise UserError(
@@ -82,19 +80,17 @@ class Theory:
                     f"The parts are {', '.join(NAMES)}."
                 )
         require_seeds(self.seeds)
-        taken = next((p for p in (self.out, *self.out.parents) if p.exists()), None)
-        if taken is not None and not taken.is_dir():
-            raise UserError(f"--out {self.out} is not possible: {taken} is a file.")
         with write_errors(self.out):
-            if self.out.is_dir() and any(self.out.iterdir()):
+            self.out.mkdir(parents=True, exist_ok=True)
+            if any(self.out.iterdir()):
                 self.refuse_other()
 
     def refuse_other(self) -> None:
-        """Raise UserError unless what lies in a used --out was made by this same command."""
+        """Raise UserError unless the files in --out come from this same command."""
         file = self.out / RESULTS
         if not file.exists():
             raise UserError(
-                f"{self.out} is not empty and holds no {RESULTS}, so it is not this command's; "
+                f"{self.out} is not empty and has no {RESULTS} of fastr theory; "
                 "choose another --out."
             )
         try:
@@ -109,30 +105,14 @@ class Theory:
             )
 
     def measured(self) -> list["Section"]:
-        """The chosen parts' sections, with a bar on a terminal and lines elsewhere."""
-        from fastr.studies.theory.catalogue import STUDIES, WEIGHTS
-
+        """The chosen parts' sections, with a bar for each on a terminal and lines elsewhere."""
         console = Console(file=sys.stderr)
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         sections = []
-        with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-            task = bar.add_task("", total=sum(WEIGHTS[name] for name in self.chosen))
+        with Progress(console=console, disable=not console.is_terminal) as bars:
             for name in self.chosen:
                 if not console.is_terminal:
                     print(f"fastr theory: {name} ...", file=sys.stderr, flush=True)
-                done = sum(WEIGHTS[section.name] for section in sections)
-                bar.update(task, description=name, completed=done)
-                report = share_of(bar, task, done, WEIGHTS[name])
-                sections.append(STUDIES[name](self.seeds).run(report))
+                bar = bars.add_task(name, total=1.0)
+                study = import_module(f"fastr.studies.theory.{name}").Study(self.seeds)
+                sections.append(study.run(lambda share, bar=bar: bars.update(bar, completed=share)))
         return sections
-
-
-def share_of(bar: Progress, task: Any, done: int, weight: int) -> Callable[[float], None]:
-    """Progress of one part as progress of the whole."""
-    return lambda share: bar.update(task, completed=done + weight * share)
-
-
-def print_verdicts(section: "Section") -> None:
-    """A part's claims as a table on stdout."""
-    rows = [(v.claim, v.measured, WORDS[v.holds]) for v in section.verdicts]
-    print_table(section.title, ("claim", "measured", ""), rows)

@@ -1,4 +1,4 @@
-"""fastr transfer: keep the body, relearn the hands."""
+"""fastr transfer: adapt trained runs to other actuators."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,16 +18,15 @@ from fastr.envs import require_imported
 from fastr.envs.shifts import split
 from fastr.representations.base import Keep
 from fastr.runs.directory import RunDirectory
-from fastr.studies.units import slug
+from fastr.runs.summary import evaluations, summary
+from fastr.studies.experiments import slug
 from fastr.training.config import TrainConfig, from_json
 
 Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]
-HELD_OUT = 512
-"""Transitions on the shifted body that representations are compared on."""
 
 
 class Condition(NamedTuple):
-    """One curve of the figure."""
+    """One run to train: the source, what it keeps of it, and its configuration."""
 
     source: Path
     keep: Keep
@@ -42,21 +41,21 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Transfer:
-    """Adapt trained runs to a body whose actuators were rewired or worn (Sec. Modular Reuse).
+    """Adapt trained runs to a body with rewired or worn actuators (Sec. Modular Reuse).
 
-    What is kept never moves, nor do the observation statistics; all else starts anew. OUT gets a
-    run directory per condition, table.csv, moved.csv and curves.png; the same command goes on
-    where it was stopped. The paper's figure: a FaStR run, a CTRL-SR run, and --figure.
+    The kept part and the observation statistics stay fixed; everything else starts anew. OUT gets
+    a run directory per condition, table.csv, moved.csv and curves.png. Repeat a stopped command to
+    continue it. For the paper's figure give a FaStR run, a CTRL-SR run, and --figure.
     """
 
     sources: Sources
-    """Run directories; one for each method to compare."""
+    """Run directories, one per method to compare."""
     shift: str
-    """Actuator shifts, as behind a task's @: permutation:SEED, degradation:SEED, dead=N:SEED,
+    """Actuator shifts, as after @ in a task: permutation:SEED, degradation:SEED, dead=N:SEED,
     latency=STEPS, dead-band=WIDTH, quantization=LEVELS, joined by +."""
     keep: Literal["largest", "state-factor", "encoder", "nothing"] = "largest"
-    """What to take over: the largest part that depends on the state (the state factor, or a joint
-    encoder as a whole), or nothing, which is training from scratch on the shifted body."""
+    """Part to keep: the largest that depends on the state (the state factor, or a whole joint
+    encoder), or nothing, which is training from scratch on the shifted body."""
     figure: Flag = False
     """Also train every source's method from scratch on the shifted body."""
     frames: Maybe[int] = None
@@ -74,7 +73,7 @@ class Transfer:
         return self.report(conditions, rows, out)
 
     def conditions(self) -> list[Condition]:
-        """Every run to make."""
+        """All runs to train."""
         if not self.sources:
             example = f"fastr transfer runs/gait --shift {shlex.quote(self.shift)}"
             raise UserError(f"fastr transfer needs RUN, for example `{example}`.")
@@ -85,11 +84,11 @@ class Transfer:
             require_imported(config.task, path)
             if not isinstance(config.agent, SpectralConfig):
                 raise UserError(
-                    f"{path} was trained by {config.method}, which has no encoder to keep: from "
-                    f"scratch it is `fastr train {shlex.quote(self.shifted(config))} "
+                    f"{path} was trained by {config.method}, which has no encoder to keep: to "
+                    f"train from scratch, use `fastr train {shlex.quote(self.shifted(config))} "
                     f"--method {config.method}`."
                 )
-            # In the end its policies are played unadapted, also beside one from scratch.
+            # Its policies are played unadapted at the end: without a checkpoint, fail now.
             directory.latest()
             kept = config.agent.representation.keepable
             keep: Keep = kept if self.keep == "largest" else self.keep
@@ -97,9 +96,9 @@ class Transfer:
             if self.figure and keep != "nothing":
                 found.append(self.condition(path, config, "nothing"))
         if len({entry.label for entry in found}) < len(found):
-            raise UserError("Two sources are of the same method; compare one run of each.")
+            raise UserError("Two sources have the same method; give one run per method.")
         if len({split(entry.config.task)[0] for entry in found}) > 1:
-            raise UserError("The sources are of different tasks; compare runs of one.")
+            raise UserError("The sources have different tasks; give runs of one task.")
         return found
 
     def condition(self, path: Path, source: TrainConfig, keep: Keep) -> Condition:
@@ -112,17 +111,16 @@ class Transfer:
         return Condition(path, keep, config)
 
     def shifted(self, source: TrainConfig) -> str:
-        """The source's task with the shift behind those it has."""
+        """The source's task with the shift added to those it has."""
         return f"{source.task}{'+' if '@' in source.task else '@'}{self.shift}"
 
     def report(self, conditions: Sequence[Condition], rows: dict[str, list], out: Path) -> int:
-        """Table, curves and what moved."""
+        """Write the tables and curves of finished runs, and print the tables."""
         from fastr.report.plots import compared_curves
-        from fastr.runs.summary import evaluations
 
         unadapted = {path: zero_shot(path, conditions[0].config.task) for path in self.sources}
         lines = [
-            line(condition, rows[condition.label], unadapted[condition.source])
+            result_of(condition, rows[condition.label], unadapted[condition.source])
             for condition in conditions
         ]
         write_csv(out / "table.csv", lines)
@@ -130,13 +128,15 @@ class Transfer:
             entry
             for condition in conditions
             if condition.keep != "nothing"
-            for entry in what_moved(condition, out / condition.label)
+            for entry in moved(condition, out / condition.label)
         ]
         if changes:
             write_csv(out / "moved.csv", changes)
         curves = {
-            in_legend(said): [evaluations(rows[entry.label], seed) for seed in entry.config.seeds]
-            for entry, said in zip(conditions, lines, strict=True)
+            f"{line['condition']}: {line['trainable_parameters']:,} trainable": [
+                evaluations(rows[entry.label], seed) for seed in entry.config.seeds
+            ]
+            for entry, line in zip(conditions, lines, strict=True)
         }
         levels = {f"{c.config.method}, unadapted": unadapted[c.source] for c in conditions}
         title = f"{conditions[0].config.task}: adaptation"
@@ -148,11 +148,6 @@ class Transfer:
         return 0
 
 
-def in_legend(said: dict[str, Any]) -> str:
-    """A condition with its cost, the parameters that are trained (Figure transfer)."""
-    return f"{said['condition']}: {said['trainable_parameters']:,} trainable"
-
-
 def zero_shot(path: Path, task: str) -> float:
     """The mean return of a run's policies on the shifted body, before any adaptation."""
     from fastr.export.play import greedy_returns
@@ -162,19 +157,29 @@ def zero_shot(path: Path, task: str) -> float:
     return float(greedy_returns(trained.every_seed(), task, episodes).mean())
 
 
-def line(condition: Condition, rows: Sequence[dict[str, Any]], unadapted: float) -> dict[str, Any]:
+def returns_of(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> tuple[Any, Any]:
+    """Mean and standard deviation over seeds of the last ten evaluations or fewer.
+
+    Frame 0 is left out, where nothing is trained yet; None without any other evaluation.
+    """
+    found = summary([row for row in rows if row.get("frames")], seeds)
+    return tuple(found[f"last_10_evaluations_return_{kind}"] for kind in ("mean", "std"))
+
+
+def result_of(
+    condition: Condition, rows: Sequence[dict[str, Any]], unadapted: float
+) -> dict[str, Any]:
     """One condition's parameters and returns."""
     from fastr.envs import spec
-    from fastr.runs.summary import summary
     from fastr.training.cost import kept_parameters, network_parameters
 
     config = condition.config
     sizes = spec(config.task, config.frame_skip)
     networks, frozen = network_parameters(config, sizes), kept_parameters(config, sizes)
     source = RunDirectory.open(condition.source)
-    before = summary(source.rows(), from_json(source.config["train"]).seeds)
-    after = summary(rows, config.seeds)
-    reference = before["last_10_evaluations_return_mean"]
+    reference, _ = returns_of(source.rows(), from_json(source.config["train"]).seeds)
+    mean, std = returns_of(rows, config.seeds)
+    comparable = reference is not None and mean is not None and reference > 0
     return {
         "condition": condition.label,
         "trainable_parameters": sum(networks.values()) - frozen,
@@ -182,64 +187,45 @@ def line(condition: Condition, rows: Sequence[dict[str, Any]], unadapted: float)
         "frames": config.frames,
         "source_return": reference,
         "unadapted_return": unadapted,
-        "return_mean": after["last_10_evaluations_return_mean"],
-        "return_std": after["last_10_evaluations_return_std"],
-        "share_of_source": (
-            after["last_10_evaluations_return_mean"] / reference if reference > 0 else None
-        ),
+        "return_mean": mean,
+        "return_std": std,
+        "share_of_source": mean / reference if comparable else None,
     }
 
 
-def what_moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
-    """How far each component's features are from the source's, seed by seed."""
-    from fastr.studies.coverage import random_rows
-    from fastr.studies.transfer import moved, of_seed
-    from fastr.training.state import saved_cohort
+def moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
+    """The change of each component of the representation, seed by seed."""
+    from fastr.studies.transfer import changes
 
-    config = condition.config
-    rows = random_rows(config.task, config.frame_skip, HELD_OUT, 0)
-    old, new = RunDirectory.open(condition.source), RunDirectory.open(run)
-    origin = from_json(old.config["train"])
-    before, _ = saved_cohort(origin, old.latest())
-    after, _ = saved_cohort(config, new.latest())
-    found = []
-    for place, seed in enumerate(config.seeds):
-        source = of_seed(before, origin.seeds.index(seed))
-        change = moved(source, of_seed(after, place), rows)
-        values = {f"CKA of the {name}": value for name, value in change.similarity.items()}
-        values["ranking loss, unadapted"] = change.source_loss
-        values["ranking loss, adapted"] = change.adapted_loss
-        found += [
-            {"condition": condition.label, "seed": seed, "what": what, "value": value}
-            for what, value in values.items()
-        ]
-    return found
+    found = changes(RunDirectory.open(condition.source), RunDirectory.open(run))
+    return [{"condition": condition.label} | entry for entry in found]
 
 
 def show(lines: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]], task: str) -> None:
-    """Both tables on stdout."""
+    """Print both tables."""
+    returns = ("source_return", "unadapted_return", "return_mean")
     print_table(
-        f"{task}: return is the mean of the last evaluations, ten at most",
+        f"{task}: return is the mean of the last ten evaluations or fewer, without frame 0",
         ("condition", "trainable", "frozen", "source", "unadapted", "return", "of source"),
         [
             (
                 entry["condition"],
                 f"{entry['trainable_parameters']:,}",
                 f"{entry['frozen_parameters']:,}",
-                entry["source_return"],
-                entry["unadapted_return"],
-                entry["return_mean"],
-                "" if entry["share_of_source"] is None else f"{entry['share_of_source']:.0%}",
+                *("–" if entry[name] is None else entry[name] for name in returns),
+                "–" if (share := entry["share_of_source"]) is None else f"{share:.0%}",
             )
             for entry in lines
         ],
     )
+    if any(entry["share_of_source"] is None for entry in lines):
+        print("of source: – where the source's return is not above zero or one of them is missing")
     means: dict[tuple[str, str], list[float]] = {}
     for entry in changes:
         means.setdefault((entry["condition"], entry["what"]), []).append(entry["value"])
     if means:
         print_table(
-            f"What moved, on {HELD_OUT} random transitions of the shifted body (mean over seeds)",
+            "What moved, on random transitions of the shifted body (mean over seeds)",
             ("condition", "what", "value"),
             [(*key, f"{np.mean(values):.3f}") for key, values in means.items()],
         )

@@ -1,119 +1,134 @@
-"""FaStR beside CTRL-SR: their final returns where both were run alike and equally long."""
+"""Misfit against return gain (Figure cp-misfit): return of FaStR less that of CTRL-SR, by task."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import permutations
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from fastr.core import UserError
+from fastr.core import LARGEST, UserError
 from fastr.envs.names import respelled
-from fastr.report.finals import Final, finals
-from fastr.report.reading import run_series
-from fastr.report.scatter import FACTORED, JOINT, Returns
-from fastr.report.series import Curve, Origin, Series, differing, options_of, united
-from fastr.report.tables import COLUMNS, csv_evaluations, finite, frame_number, table_lines
-from fastr.report.text import shown
+from fastr.report.evaluations import json_object
+from fastr.report.published import published
+from fastr.report.series import NAMES, Final, Series, differing, finals, grouped, options_of, united
+from fastr.report.table import shown
+from fastr.runs.summary import number
 
-MEANS = ("task", "method", "mean")
-CURVES = ("task", "method", *COLUMNS)
-
-
-def returns_of(paths: Iterable[Path]) -> Returns:
-    """Returns from run directories and tables; UserError where a task has several pairs."""
-    once = {path.resolve(): path for path in paths}.values()
-    found = pairs([one for path in once for one in series_of(path)])
-    seen: dict[str, Final] = {}
-    for factored, _ in found:
-        first = seen.setdefault(factored.task, factored)
-        if first is not factored:
-            places = "; ".join(one.series.origins[0].path for one in (first, factored))
-            raise UserError(
-                f"--returns has several pairs of both methods on {factored.task} ({places}); "
-                "name the runs or tables of one."
-            )
-    return gains(found)
+TABLE_TASKS = (
+    "cheetah-run",
+    "walker-walk",
+    "walker-run",
+    "quadruped-walk",
+    "quadruped-run",
+    "humanoid-stand",
+    "humanoid-walk",
+    "humanoid-run",
+    "dog-stand",
+    "dog-run",
+)
+"""The ten tasks of the paper's Table 1."""
+EXTRA_TASKS = ("finger-spin", "hopper-hop", "fish-swim")
+"""Three more, ours: the paper's figure has 13 tasks with 2 to 38 action dimensions and does not
+name them. These have 2, 4 and 5, where Table 1 has none."""
+FACTORED, JOINT = "fastr", "ctrl-sr"
 
 
-def gains(found: Sequence[tuple[Final, Final]]) -> Returns:
-    """Returns of each task's first pair."""
-    result: Returns = {}
-    for factored, joint in found:
-        result.setdefault((factored.task, FACTORED), factored.mean)
-        result.setdefault((joint.task, JOINT), joint.mean)
-    return result
+REPORT = "report.json"
+"""Of fastr misfit."""
+ENDS = ("value", "low", "high")
+
+
+class Misfit(NamedTuple):
+    """Excess test loss of CP over joint on one dataset: each value, low, high."""
+
+    task: str
+    dataset: str
+    action_dim: int
+    nce: tuple[float, ...]
+    moment: tuple[float, ...]
+
+
+def read_misfits(path: Path) -> list[Misfit]:
+    """The datasets in a report of fastr misfit."""
+    entries = json_object(path).get("datasets")
+    if not isinstance(entries, list) or not all(map(sound, entries)):
+        raise UserError(f"{path} is not a report of fastr misfit.")
+    return [
+        Misfit(
+            # A dataset without a task goes by its own name.
+            shown(respelled(str(entry.get("task") or entry["name"]))),
+            shown(entry["name"]),
+            entry["action_dim"],
+            *(tuple(entry[f"{kind}_misfit"][end] for end in ENDS) for kind in ("nce", "moment")),
+        )
+        for entry in entries
+    ]
+
+
+def sound(entry: Any) -> bool:
+    """Whether every value of a dataset's entry is of its kind."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        return False
+    misfits = [entry.get("nce_misfit"), entry.get("moment_misfit")]
+    return (
+        type(entry.get("action_dim")) is int
+        and 1 <= entry["action_dim"] <= LARGEST
+        and all(
+            isinstance(one, dict) and all(number(one.get(end)) for end in ENDS) for one in misfits
+        )
+    )
 
 
 def pairs(found: Sequence[Series]) -> list[tuple[Final, Final]]:
     """FaStR and CTRL-SR wherever both were run alike and equally long."""
-    return [
-        (factored, joint)
-        for group in alike(found)
-        for factored, joint in permutations(finals(united(group))[0], 2)
-        if (factored.series.method, joint.series.method) == (FACTORED, JOINT)
-        and (factored.series.variant, factored.frames) == (joint.series.variant, joint.frames)
-    ]
+    both = [one for one in found if one.method in (FACTORED, JOINT)]
+    result = []
+    for here in grouped(both, lambda one: (one.task, one.variant)):
+        own = [[one for one in here if one.method == method] for method in (FACTORED, JOINT)]
+        # An option in which only the methods differ belongs to the methods.
+        names = [*options_of(here), "frames"]
+        varied = sorted({name for runs in own for name in differing(runs, names)})
+        for group in grouped(here, lambda one: tuple(repr(one.settings.get(n)) for n in varied)):  # noqa: B023
+            result += [
+                (factored, joint)
+                for factored, joint in permutations(finals(united(group))[0], 2)
+                if (factored.series.method, joint.series.method) == (FACTORED, JOINT)
+                and alike(factored, joint)
+            ]
+    return result
 
 
-def alike(found: Sequence[Series]) -> list[list[Series]]:
-    """Series of both methods on one task, in groups with the same value of every varied option.
-
-    Options in which the methods differ from each other, but not among their own runs, belong to
-    the methods.
-    """
-    kinds: dict[tuple[str, str], list[Series]] = {}
-    for one in found:
-        if one.method in (FACTORED, JOINT):
-            kinds.setdefault((one.task, one.variant), []).append(one)
-    groups: dict[tuple[str, ...], list[Series]] = {}
-    for kind, here in kinds.items():
-        options = varied_options(here)
-        for one in here:
-            values = (repr(one.settings.get(name)) for name in options)
-            groups.setdefault((*kind, *values), []).append(one)
-    return [group for _, group in sorted(groups.items())]
+def alike(factored: Final, joint: Final) -> bool:
+    """Whether two finals have the same variant, the same options and the same length."""
+    first, second = factored.series, joint.series
+    names = (first.variant, first.differences), (second.variant, second.differences)
+    return names[0] == names[1] and factored.frames == joint.frames
 
 
-def varied_options(here: Sequence[Series]) -> list[str]:
-    """Options in which runs of the same method differ, the budget among them."""
-    options = [*options_of(here), "frames"]
-    own = [[one for one in here if one.method == method] for method in (FACTORED, JOINT)]
-    return sorted({name for runs in own for name in differing(runs, options)})
+def gains(found: Sequence[Series]) -> dict[str, float]:
+    """Return gain by task, of the first pair of runs on it."""
+    result: dict[str, float] = {}
+    for factored, joint in pairs(found):
+        result.setdefault(factored.task, factored.mean - joint.mean)
+    return result
 
 
-def series_of(path: Path) -> list[Series]:
-    """What a run directory or a table measures."""
-    return [run_series(path)] if path.is_dir() else table_series(path)
+def published_gains() -> dict[str, float]:
+    """Return gain by task from the paper's Table 1."""
+    means = {(one.method, one.task): one.mean for one in published() if one.of_the_paper}
+    both = NAMES[FACTORED], NAMES[JOINT]
+    return {
+        task: means[both[0], task] - means[both[1], task]
+        for task in TABLE_TASKS
+        if all((name, task) in means for name in both)
+    }
 
 
-def table_series(path: Path) -> list[Series]:
-    """From a CSV file: task, method and mean; or task, method, seed, frames and return."""
-    lines = table_lines(path, ())
-    columns = set(lines[0]) if lines else set()
-    if columns.issuperset(MEANS):
-        return mean_series(path, lines)
-    if columns.issuperset(CURVES):
-        return [
-            read_series(path, task, method, evaluations.curves)
-            for (task, method), evaluations in csv_evaluations(path).items()
-        ]
-    raise UserError(
-        f"{path} needs lines with the columns task, method and mean, or task, method, seed, "
-        "frames and return."
-    )
-
-
-def mean_series(path: Path, lines: Sequence[dict[str, str]]) -> list[Series]:
-    """Each mean as a curve of one evaluation, at its frames if the table has them."""
-    found: dict[tuple[str, str], Series] = {}
-    for i, line in enumerate(lines, 2):
-        place = f"{path}, line {i}"
-        task, method = respelled(shown(line["task"])), shown(line["method"])
-        point = frame_number(line.get("frames", 0), place), finite(line["mean"], place, "mean")
-        if (task, method.lower()) in found:
-            raise UserError(f"{place}: {method} on {task} is there twice; keep one of the lines.")
-        found[task, method.lower()] = read_series(path, task, method, {"mean": (point,)})
-    return list(found.values())
-
-
-def read_series(path: Path, task: str, method: str, curves: Mapping[str, Curve]) -> Series:
-    """A table's series, its method as the command line spells it."""
-    return Series(task, method.lower(), curves, (Origin(shown(path)),))
+def missing(misfits: Sequence[Misfit], known: Collection[str]) -> str:
+    """Tasks of the paper's figure without a misfit, and those without a gain, in words."""
+    measured = {one.task for one in misfits}
+    without = [task for task in (*TABLE_TASKS, *EXTRA_TASKS) if task not in measured]
+    parts = [f"no misfit measured: {', '.join(without)}"] if without else []
+    if lacking := sorted(measured - set(known)):
+        text = "no returns of both methods, run alike and equally long"
+        parts.append(f"{text}: {', '.join(lacking)}")
+    return "; ".join(parts)

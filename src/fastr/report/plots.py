@@ -1,118 +1,330 @@
-"""Pictures of a run's rows."""
+"""Figures: curves with bands, estimates with intervals, markers; drawn by matplotlib.
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+A figure carries its numbers as a table and a sentence for readers who do not see it. The pages show
+it as SVG that takes its colours from the page, light or dark.
+"""
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastr.report.table import Table, Value
 from fastr.runs.summary import evaluations
 
 RETURN = "return of the greedy policy"
 FRAMES = "frames (simulator steps)"
-CROWDED, WIDER = 5, 3.0
-"""The most lines named among themselves; inches that the names of more take beside them."""
+COLORS = ("#0072b2", "#d55e00", "#00845f", "#aa3377", "#8f6a00", "#2f93c9", "#7f4b1e", "#555555")
+"""Okabe and Ito's set, darkened until each has a contrast of 3 to 1 with white.
+
+page.html has the same colours lightened for its dark form.
+"""
+DASHES = ("-", (0, (5, 2)), (0, (6, 2, 1, 2)), (0, (1, 1.5)), (0, (9, 3)), (0, (3, 4)))
+GREY = 7
+"""Place of the colour of whatever is no method."""
 
 
-def plotting() -> Any:
-    """Matplotlib's pyplot, without a display."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+Numbers = Sequence[float] | np.ndarray
 
 
-@contextmanager
-def picture(*paths: Path, **labels: Any) -> Iterator[Any]:
-    """Axes to draw on; what is on them in the end is saved, in the form each path's end names."""
-    pyplot = plotting()
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    yield axes
-    axes.set(**labels)
-    axes.grid(alpha=0.3)
-    if axes.get_xlabel() == FRAMES:
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-    name_lines(axes)
-    for path in paths:
-        figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+class Curve(NamedTuple):
+    """One line; low and high, where given, bound its band."""
+
+    label: str
+    x: Numbers
+    y: Numbers
+    low: Numbers = ()
+    high: Numbers = ()
+    color: int | None = None
+    """Place among COLORS; None takes the next one."""
+    dash: Any = "-"
+    """A matplotlib line style."""
 
 
-def name_lines(axes: Any) -> None:
-    """A legend: among a few lines where there is room, beside many, whose dashes it shows."""
-    names = axes.get_legend_handles_labels()[1]
-    if len(names) > CROWDED:
-        axes.figure.set_figwidth(axes.figure.get_figwidth() + WIDER)
-        axes.legend(
-            frameon=False, loc="upper left", bbox_to_anchor=(1, 1), handlelength=4, fontsize="small"
+class Bar(NamedTuple):
+    """One estimate with its interval, if it has one."""
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    color: int = GREY
+    detail: str = ""
+    """A further column of the table."""
+
+
+class Marker(NamedTuple):
+    """A point with an interval along x, coloured by a number."""
+
+    label: str
+    x: float
+    low: float
+    high: float
+    y: float
+    color: float
+
+
+class Axes(NamedTuple):
+    """Labels and scales."""
+
+    x: str
+    y: str = ""
+    x_scale: str = "linear"
+    y_scale: str = "linear"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture, its numbers, and a sentence in its place."""
+
+    name: str
+    """Of its files: letters, digits and hyphens."""
+    title: str
+    draw: Callable[[Any], None]
+    """Draws on matplotlib Axes."""
+    numbers: Table
+    alternative: str
+    notes: Sequence[str] = ()
+    height: float = 4.0
+    """Inches, without the legend."""
+
+    def render(self, form: str) -> bytes:
+        """The picture as svg, png or pdf."""
+        from cycler import cycler
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure as Canvas
+
+        style: Any = {"svg.fonttype": "none", "svg.hashsalt": self.name, "font.size": 11}
+        style["axes.prop_cycle"] = cycler(color=COLORS)
+        with rc_context(style):
+            canvas = Canvas(figsize=(6.6, self.height), layout="constrained")
+            axes = canvas.add_subplot()
+            self.draw(axes)
+            axes.grid(alpha=0.3)
+            axes.set_title(plain(self.title), fontsize=11, wrap=True)
+            add_legend(axes)
+            buffer = io.BytesIO()
+            date = {"Date": None} if form == "svg" else None
+            canvas.savefig(buffer, format=form, dpi=150, metadata=date)
+        return buffer.getvalue()
+
+    def svg(self) -> str:
+        """The picture to stand within a page, in the page's colours."""
+        text = self.render("svg").decode()
+        text = re.sub(r"(?s)<metadata>.*?</metadata>", "", text[text.index("<svg") :])
+        text = re.sub(r'<g id="[^"]*"', "<g", text)
+        names = {shade: f"var(--c{place})" for place, shade in enumerate(COLORS)}
+        names |= {"#000000": "var(--ink)", "#ffffff": "var(--paper)", "#b0b0b0": "var(--grid)"}
+        return re.sub("|".join(names), lambda found: names[found[0]], text)
+
+    def save(self, *paths: Path) -> None:
+        """Write the picture, in the form that each path's suffix names."""
+        for path in paths:
+            path.write_bytes(self.render(path.suffix[1:].lower()))
+
+
+def add_legend(axes: Any) -> None:
+    """Name the lines below the axes, in a figure that grows by the rows of the legend."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not labels:
+        return
+    columns = 1 if max(map(len, labels)) > 45 else 2
+    rows = -(-len(labels) // columns)
+    axes.figure.set_figheight(axes.figure.get_figheight() + 0.1 + 0.23 * rows)
+    style = {"frameon": False, "fontsize": 10, "handlelength": 3.5}
+    axes.figure.legend(handles, labels, loc="outside lower left", ncols=columns, **style)
+
+
+def plain(text: str) -> str:
+    """Text in which matplotlib sees no formula and no hidden label."""
+    return text.replace("$", r"\$").lstrip("_") or "unnamed"
+
+
+def curves(
+    name: str,
+    title: str,
+    lines: Sequence[Curve],
+    axes: Axes,
+    levels: Sequence[tuple[str, float]] = (),
+    notes: Sequence[str] = (),
+) -> Figure:
+    """Lines over a common axis; levels are values that belong to no x, drawn across."""
+
+    def draw(canvas: Any) -> None:
+        for line in lines:
+            shade = {} if line.color is None else {"color": COLORS[line.color % len(COLORS)]}
+            few = {"marker": "o", "markersize": 3} if len(line.x) < 20 else {}
+            label = plain(line.label) if line.label else None
+            (drawn,) = canvas.plot(line.x, line.y, linestyle=line.dash, label=label, **shade, **few)
+            if len(line.low):
+                color = drawn.get_color()
+                canvas.fill_between(
+                    line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
+                )
+        for label, level in levels:
+            canvas.axhline(level, linestyle=":", color=COLORS[GREY], label=plain(label))
+        canvas.set(xscale=axes.x_scale, yscale=axes.y_scale, xlabel=axes.x, ylabel=axes.y)
+        if axes.x == FRAMES:
+            canvas.xaxis.set_major_formatter("{x:,.0f}")
+            canvas.locator_params(axis="x", nbins=6)
+        if axes.y_scale == "linear" and canvas.dataLim.y0 >= 0:
+            canvas.set_ylim(bottom=0)
+
+    rows: list[list[Value]] = []
+    for line in lines:
+        bounds = [line.low, line.high] if len(line.low) else [[None] * len(line.x)] * 2
+        columns = [np.asarray(part).tolist() for part in (line.x, line.y, *bounds)]
+        rows += [[line.label, *point] for point in zip(*columns, strict=True)]
+    rows += [[label, None, level, None, None] for label, level in levels]
+    ends = "; ".join(f"{line.label} {line.y[-1]:,.4g}" for line in lines if len(line.y))
+    return Figure(
+        name,
+        title,
+        draw,
+        Table(name, title, ("curve", axes.x, axes.y, "low", "high"), rows),
+        f"{title}. {axes.y} against {axes.x}; at the end: {ends}.",
+        notes,
+    )
+
+
+def intervals(
+    name: str,
+    title: str,
+    bars: Sequence[Bar],
+    x_label: str,
+    reference: float | None = None,
+    notes: Sequence[str] = (),
+) -> Figure:
+    """Estimates with intervals, the first on top; the reference is a value to compare with."""
+
+    def draw(canvas: Any) -> None:
+        for row, bar in enumerate(bars):
+            shade = COLORS[bar.color % len(COLORS)]
+            if bar.low is not None and bar.high is not None:
+                canvas.plot([bar.low, bar.high], [row, row], color=shade, linewidth=2)
+            canvas.plot([bar.value], [row], "o", color=shade)
+        if reference is not None:
+            canvas.axvline(reference, color=COLORS[GREY], linewidth=1)
+        canvas.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars], fontsize=9)
+        canvas.set_xlabel(x_label)
+        canvas.invert_yaxis()
+        canvas.margins(y=0.15)
+
+    detail = ["detail"] if any(bar.detail for bar in bars) else []
+    rows = [
+        [bar.label, bar.value, bar.low, bar.high, *[bar.detail for _ in detail]] for bar in bars
+    ]
+    values = "; ".join(f"{bar.label} {bar.value:.3g}" for bar in bars)
+    return Figure(
+        name,
+        title,
+        draw,
+        Table(name, title, ("name", x_label, "low", "high", *detail), rows),
+        f"{title}. {x_label}: {values}.",
+        notes,
+        height=1.5 + 0.34 * len(bars),
+    )
+
+
+def markers(
+    name: str,
+    title: str,
+    points: Sequence[Marker],
+    axes: Axes,
+    color_label: str,
+    notes: Sequence[str] = (),
+) -> Figure:
+    """Labelled points with intervals along x."""
+
+    def draw(canvas: Any) -> None:
+        for one in points:
+            canvas.plot([one.low, one.high], [one.y] * 2, color="grey", linewidth=1, zorder=1)
+        colors = [one.color for one in points]
+        drawn = canvas.scatter(
+            [one.x for one in points],
+            [one.y for one in points],
+            c=colors,
+            s=[25 + 5 * color for color in colors],
+            vmin=0,
+            vmax=max(colors),
+            zorder=2,
         )
-    elif names:
-        axes.legend(frameon=False)
+        canvas.margins(0.12)
+        middle = np.mean(canvas.get_xlim())
+        for one in points:
+            # Towards the middle of the figure, so that no name leaves it.
+            canvas.annotate(
+                plain(one.label),
+                (one.x, one.y),
+                xytext=(-6 if one.x > middle else 6, -4 if one.y < 0 else 4),
+                textcoords="offset points",
+                ha="right" if one.x > middle else "left",
+                va="top" if one.y < 0 else "bottom",
+                fontsize=8,
+            )
+        for line in (canvas.axhline, canvas.axvline):
+            line(0.0, color=COLORS[GREY], linewidth=0.8)
+        canvas.set(xlabel=axes.x, ylabel=axes.y)
+        canvas.figure.colorbar(drawn, ax=canvas, label=color_label)
 
-
-def band(axes: Any, x: Any, mean: Any, low: Any, high: Any, **style: Any) -> None:
-    """A line with its band."""
-    (line,) = axes.plot(x, mean, **style)
-    axes.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    values = "; ".join(f"{one.label} {one.x:.3g}, {one.y:.3g}" for one in points)
+    columns = ("name", axes.x, "low", "high", axes.y, color_label)
+    return Figure(
+        name,
+        title,
+        draw,
+        Table(name, title, columns, points),
+        f"{title}. {axes.x}, {axes.y}: {values}.",
+        notes,
+    )
 
 
 def learning_curve(
     rows: Sequence[dict[str, Any]], seeds: Sequence[int], title: str, path: Path
 ) -> None:
-    """Mean evaluation return against frames, one line per seed, as a PNG."""
-    with picture(path, xlabel=FRAMES, ylabel=RETURN, title=title) as axes:
-        for seed in seeds:
-            curve = evaluations(rows, seed)
-            axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=f"seed {seed}")
-        from_zero(axes)
+    """Draw mean evaluation return against frames, one line per seed."""
+    found = {seed: np.array(evaluations(rows, seed)).reshape(-1, 2) for seed in seeds}
+    lines = [Curve(f"seed {seed}", points[:, 0], points[:, 1]) for seed, points in found.items()]
+    curves("curve", title, lines, Axes(FRAMES, RETURN)).save(path)
 
 
 def compared_curves(
-    curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
+    found: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
     title: str,
     path: Path,
     levels: Mapping[str, float] | None = None,
 ) -> None:
-    """Mean return of each method's seeds against frames, with a band of one standard deviation.
-
-    Levels are returns that belong to no frame, drawn as dashed lines.
-    """
-    several = any(len(seeds) > 1 for seeds in curves.values())
-    said = f"{RETURN}\n(mean and standard deviation over seeds)" if several else RETURN
-    with picture(path, xlabel=FRAMES, ylabel=said, title=title) as axes:
-        for name, seeds in curves.items():
-            frames = [frame for frame, _ in seeds[0]]
-            returns = np.array([[value for _, value in curve] for curve in seeds])
-            mean, std = returns.mean(axis=0), returns.std(axis=0)
-            band(axes, frames, mean, mean - std, mean + std, label=name)
-        for number, (name, level) in enumerate((levels or {}).items()):
-            axes.axhline(level, linestyle="--", color=f"C{len(curves) + number}", label=name)
-        from_zero(axes)
+    """Draw each method's mean return over seeds with a band of one standard deviation."""
+    lines = []
+    for name, seeds in found.items():
+        frames = [frame for frame, _ in seeds[0]]
+        returns = np.array([[value for _, value in curve] for curve in seeds])
+        mean, std = returns.mean(axis=0), returns.std(axis=0)
+        lines.append(Curve(name, frames, mean, mean - std, mean + std))
+    axes = Axes(FRAMES, f"{RETURN}\n(mean and standard deviation over seeds)")
+    curves("curves", title, lines, axes, list((levels or {}).items())).save(path)
 
 
-def coverage_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    """Share of the next-state factor's directions that a batch reaches, against its size."""
-    labels = {
-        "xlabel": "batch size N",
-        "ylabel": "directions over dim M\n(dashed: those with 99 % of the gradient)",
-    }
-    with picture(path, **labels, title="Directions one batch can train") as axes:
-        for method in dict.fromkeys(line["method"] for line in lines):
-            own = sorted(
-                (line["batch_size"], line["rank"], line["effective"], line["dimension"])
-                for line in lines
-                if line["method"] == method
-            )
-            sizes, rank, effective, dimension = np.array(own).T
-            (line,) = axes.plot(sizes, rank / dimension, marker="o", markersize=3, label=method)
-            axes.plot(sizes, effective / dimension, linestyle="--", color=line.get_color())
-        axes.set_ylim(0, 1.05)
+def coverage_figure(name: str, title: str, lines: Sequence[Mapping[str, Any]]) -> Figure:
+    """Share of the next-state factor's directions that a batch's gradient reaches."""
+    found = []
+    for place, method in enumerate(dict.fromkeys(line["method"] for line in lines)):
+        own = sorted(
+            (line["batch_size"], line["rank"], line["effective"], line["dimension"])
+            for line in lines
+            if line["method"] == method and line["dimension"]
+        )
+        sizes, rank, effective, dimension = np.array(own).reshape(-1, 4).T
+        found.append(Curve(method, sizes, rank / dimension, color=place))
+        part = f"{method}, 99 % of the gradient"
+        found.append(Curve(part, sizes, effective / dimension, color=place, dash="--"))
+    return curves(name, title, found, Axes("batch size N (transitions)", "share of dim M"))
 
 
-def from_zero(axes: Any) -> None:
-    """Start the returns at zero, unless some are below."""
-    if axes.dataLim.y0 >= 0:
-        axes.set_ylim(bottom=0)
+def coverage_curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the directions that one batch can train, against its size."""
+    coverage_figure("coverage", "Directions one batch can train", lines).save(path)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 FRAMES = 1_000_000
 """The budget of every published number here."""
-PAPER = "paper Table 1"
 
 
 class Published(NamedTuple):
@@ -27,13 +26,14 @@ class Published(NamedTuple):
     @property
     def of_the_paper(self) -> bool:
         """Whether the paper reports it."""
-        return self.source.startswith(PAPER)
+        return self.source.startswith("paper Table 1")
 
 
 @cache
 def published() -> tuple[Published, ...]:
     """All of them, in the file's order."""
     text = resources.files("fastr.report").joinpath("published.csv").read_text(encoding="utf-8")
+    numbers = [line for line in csv.DictReader(text.splitlines()) if int(line["frames"]) == FRAMES]
     return tuple(
         Published(
             line["method"],
@@ -43,6 +43,5 @@ def published() -> tuple[Published, ...]:
             int(line["seeds"]),
             line["source"],
         )
-        for line in csv.DictReader(text.splitlines())
-        if int(line["frames"]) == FRAMES
+        for line in numbers
     )

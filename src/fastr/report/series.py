@@ -1,5 +1,9 @@
-"""A method on a task: its seeds' curves, where they come from, and what they lack."""
+"""A method on a task: its seeds' curves, their origin, and the final number with its caveats.
 
+Runs that differ only in their seeds are one series; others are told apart by name.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -9,7 +13,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from fastr.core import counted
-from fastr.report.text import shown
+from fastr.report.table import shown
 from fastr.runs.summary import LAST
 
 NAMES = {
@@ -29,13 +33,10 @@ NAMES = {
     "ctrl-sr-matched": "CTRL-SR (matched)",
     "tucker-matched": "Tucker (matched)",
 }
-"""Methods as the paper spells them, in the order they are shown in."""
-# What says where, how often or how long, but not what was learned or how it was measured.
+"""Methods as the paper spells them, in the order of every table."""
+# Neither what was learned nor how it was measured.
 NOT_SETTINGS = ("seeds", "task", "frames", "source", "method", "preset")
 NOT_SETTINGS += ("checkpoint_frames", "keep_checkpoints", "agent.representation.groups")
-
-FEW = 2
-"""Options that fit into a name; runs that differ in more are numbered."""
 
 Curve = tuple[tuple[int, float], ...]
 """(frames, return) of one seed's evaluations, in order."""
@@ -43,7 +44,7 @@ Curve = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where numbers come from."""
+    """Provenance of numbers, in words."""
 
     path: str
     command: str = ""
@@ -58,16 +59,18 @@ class Series:
 
     task: str
     method: str
-    """As the command line spells it, or the name an external curve was given."""
+    """As the command line spells it, or the name given to an external curve."""
     curves: Mapping[str, Curve]
     """By seed."""
     origins: tuple[Origin, ...]
     variant: str = ""
-    """What sets it apart from the paper's form of the method."""
+    """Difference from the paper's form of the method: preset, what is kept of another run."""
+    differences: str = ""
+    """Options in which it differs from other runs of the same method."""
     announced: tuple[str, ...] = ()
     """Seeds that were to be trained."""
     last_evaluation: int | None = None
-    """Frame of the last evaluation that the budget asks for."""
+    """Frame of the last evaluation within the budget."""
     lost: int = 0
     """Evaluations whose return was not a finite number."""
     seconds: float | None = None
@@ -76,53 +79,26 @@ class Series:
 
     @property
     def label(self) -> str:
-        """Its name on every page."""
-        name = NAMES.get(self.method, self.method)
-        return f"{name}, {self.variant}" if self.variant else name
+        """Name on every page."""
+        parts = (NAMES.get(self.method, self.method), self.variant, self.differences)
+        return ", ".join(part for part in parts if part)
 
     @property
     def seeds(self) -> tuple[str, ...]:
-        """Seeds with at least one evaluation, in order."""
-        return tuple(sorted((s for s, curve in self.curves.items() if curve), key=seed_order))
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """A series where all its seeds were evaluated."""
-
-    frames: Int64[np.ndarray, " evaluation"]
-    returns: Float64[np.ndarray, "seed evaluation"]
+        """Seeds with at least one evaluation: numbers by size, then other names."""
+        seeds = (seed for seed, curve in self.curves.items() if curve)
+        return tuple(sorted(seeds, key=lambda s: (not s.isdecimal(), s.isdecimal() * len(s), s)))
 
     @property
-    def last(self) -> int:
-        """The last frame that all seeds reached."""
-        return int(self.frames[-1])
-
-    def scores(self, until: int | None = None) -> Float64[np.ndarray, " seed"]:
-        """Each seed's mean over the last ten evaluations up to a frame (App. Shared Training)."""
-        kept = self.returns if until is None else self.returns[:, self.frames <= until]
-        return kept[:, -LAST:].mean(axis=1)
+    def order(self) -> tuple[int, str]:
+        """The paper's methods first, others by name."""
+        known = list(NAMES)
+        place = known.index(self.method) if self.method in known else len(known)
+        return place, self.label
 
 
-def seed_order(seed: str) -> tuple[int, int, str]:
-    """Numbers by size, then everything else by name."""
-    return (0, int(seed), "") if seed.isdecimal() and len(seed) < 19 else (1, 0, seed)
-
-
-def aligned(series: Series) -> Aligned | None:
-    """The frames at which every seed was evaluated; None if there is no such frame."""
-    curves = [dict(series.curves[seed]) for seed in series.seeds]
-    if not curves:
-        return None
-    common = sorted(set.intersection(*(set(curve) for curve in curves)))
-    if not common:
-        return None
-    returns = np.array([[curve[frame] for frame in common] for curve in curves])
-    return Aligned(np.array(common, np.int64), returns.astype(np.float64))
-
-
-def lacks(series: Series) -> list[str]:
-    """What is missing from a series by its own account, in words."""
+def shortcomings(series: Series) -> list[str]:
+    """Missing seeds, frames and evaluations of a series, in words."""
     found = []
     if absent := [seed for seed in series.announced if seed not in series.seeds]:
         found.append(f"no evaluation of seed {', '.join(absent)}")
@@ -134,131 +110,204 @@ def lacks(series: Series) -> list[str]:
         if end < wanted
     ]
     frames = {frame for seed in series.seeds for frame, _ in series.curves[seed]}
-    for seed in series.seeds:
+    for seed, end in ends.items():
         own = {frame for frame, _ in series.curves[seed]}
-        gaps = sum(frame <= ends[seed] for frame in frames - own)
-        if gaps:
+        if gaps := sum(frame <= end for frame in frames - own):
             found.append(f"seed {seed} lacks {counted(gaps, 'evaluation')} that other seeds have")
     if series.lost:
         found.append(f"{counted(series.lost, 'evaluation')} without a finite return")
-    whole = aligned(series)
-    if whole is not None and len(whole.frames) < LAST:
-        found.append(f"only {counted(len(whole.frames), 'evaluation')}, all averaged")
     return found
 
 
 def united(found: Sequence[Series]) -> list[Series]:
-    """Series told apart by what differs, and joined where only the seeds do; in showing order."""
-    groups: dict[tuple[str, str], list[Series]] = {}
-    for one in varied(found):
-        groups.setdefault((one.task, one.label), []).append(one)
-    joined = [one for group in groups.values() for one in join(group)]
-    return sorted(joined, key=lambda one: (one.task, *showing_order(one)))
+    """Runs that differ only in their seeds joined, others told apart by name; in table order."""
+    told = told_apart(found, options_of(found), lambda one: (one.method, one.variant))
+    # Budgets may differ from task to task: they are part of a name only where they differ on one.
+    told = told_apart(told, ["frames"], lambda one: (one.task, one.label))
+    joined = [
+        one for group in grouped(told, lambda one: (one.task, one.label)) for one in join(group)
+    ]
+    return sorted(joined, key=lambda one: (one.task, *one.order))
 
 
-def showing_order(series: Series) -> tuple[int, str]:
-    """The paper's methods first, others by name."""
-    known = list(NAMES)
-    place = known.index(series.method) if series.method in known else len(known)
-    return place, series.label
+def grouped(found: Sequence[Series], kind: Callable[[Series], Any]) -> list[list[Series]]:
+    """Series of the same kind together, sorted by kind."""
+    groups: dict[Any, list[Series]] = {}
+    for one in found:
+        groups.setdefault(kind(one), []).append(one)
+    return [group for _, group in sorted(groups.items())]
 
 
-def varied(found: Sequence[Series]) -> list[Series]:
-    """With the options in which runs of one method differ as part of their names.
-
-    Budgets may differ from task to task, so they are named only where they differ on one.
-    """
-    told = spelled(found, options_of(found), lambda one: (one.method, one.variant))
-    return spelled(told, ["frames"], lambda one: (one.task, one.method, one.variant))
+def told_apart(
+    found: Sequence[Series], options: Sequence[str], kind: Callable[[Series], Any]
+) -> list[Series]:
+    """Each series with the options in its name that differ among series of its kind."""
+    varied = {kind(group[0]): differing(group, options) for group in grouped(found, kind)}
+    result = []
+    for one in found:
+        own = [name for name in varied[kind(one)] if name in one.settings]
+        values = [f"{name.split('.')[-1]}={shown(one.settings[name])}" for name in own]
+        parts = [one.differences, *values] if one.differences else values
+        result.append(replace(one, differences=", ".join(parts)))
+    return result
 
 
 def options_of(found: Sequence[Series]) -> list[str]:
-    """Every option that says what was learned or how it was measured."""
+    """Every option of these runs that decides what was learned or how it was measured."""
     names = dict.fromkeys(name for one in found for name in one.settings)
     return [name for name in names if name not in NOT_SETTINGS]
 
 
-def spelled(
-    found: Sequence[Series], options: Sequence[str], kind: Callable[[Series], tuple[str, ...]]
-) -> list[Series]:
-    """Each series with those of the options in its name that differ among series of its kind."""
-    groups: dict[tuple[str, ...], list[Series]] = {}
-    for one in found:
-        groups.setdefault(kind(one), []).append(one)
-    odd = {key: differing(group, options) for key, group in groups.items()}
-    # Over all kinds: one number for the same options, whatever method they are of.
-    numbered: dict[str, str] = {}
-    result = []
-    for one in found:
-        own = [name for name in odd[kind(one)] if name in one.settings]
-        said = ", ".join(f"{name.split('.')[-1]}={shown(one.settings[name])}" for name in own)
-        if len(own) > FEW:
-            number = numbered.setdefault(said, f"settings {len(numbered) + 1}")
-            result.append(named(noted(one, f"{number}: {said}"), number))
-        else:
-            result.append(named(one, said))
-    return result
-
-
 def differing(group: Sequence[Series], options: Sequence[str]) -> list[str]:
-    """Options that not all of these series share; those without settings have none."""
-    known = [one.settings for one in group if one.settings]
-    return [
-        name
-        for name in options
-        if len({repr(settings[name]) for settings in known if name in settings}) > 1
-    ]
-
-
-def named(series: Series, what: str) -> Series:
-    """With a further part of its name."""
-    return replace(series, variant=", ".join(part for part in (series.variant, what) if part))
-
-
-def noted(series: Series, note: str) -> Series:
-    """With a further note on where it comes from."""
-    origins = [
-        replace(origin, note=f"{origin.note}; {note}" if origin.note else note)
-        for origin in series.origins
-    ]
-    return replace(series, origins=tuple(origins))
+    """Options whose value is not the same in all of these series."""
+    known = [one.settings for one in group]
+    values = {name: {repr(one[name]) for one in known if name in one} for name in options}
+    return [name for name in options if len(values[name]) > 1]
 
 
 def join(group: Sequence[Series]) -> list[Series]:
-    """One series where no seed is there twice; else each by itself, named after its place."""
+    """One series if each is a run and no seed occurs twice; else each, named after its folder."""
     seeds = [seed for one in group for seed in one.curves]
-    kinds = {bool(one.settings) for one in group}
     if len(group) == 1:
         return list(group)
-    if len(set(seeds)) == len(seeds) and kinds == {True}:
-        return [together(group)]
-    return [
-        named(one, place)
-        for one, place in zip(group, places([one.origins[0].path for one in group]), strict=True)
-    ]
-
-
-def places(paths: Sequence[str]) -> list[str]:
-    """The ends of these paths, as long as they must be to differ."""
-    parts = [PurePath(path).parts for path in paths]
-    longest = max((len(part) for part in parts), default=1)
-    for length in range(1, longest + 1):
-        ends = ["/".join(part[-length:]) for part in parts]
-        if len(set(ends)) == len(ends):
-            return ends
-    return [f"{path} ({i})" for i, path in enumerate(paths, 1)]
-
-
-def together(group: Sequence[Series]) -> Series:
-    """The seeds of several runs with the same settings as one series."""
-    seconds = [one.seconds for one in group]
-    known = [one.last_evaluation for one in group if one.last_evaluation is not None]
-    return replace(
+    if len(set(seeds)) < len(seeds) or not all(one.settings for one in group):
+        paths = [one.origins[0].path for one in group]
+        names = [PurePath(path).name for path in paths]
+        places = names if len(set(names)) == len(names) else paths
+        return [
+            replace(one, differences=", ".join(filter(None, (one.differences, place))))
+            for one, place in zip(group, places, strict=True)
+        ]
+    seconds = [one.seconds for one in group if one.seconds is not None]
+    ends = [one.last_evaluation for one in group if one.last_evaluation is not None]
+    whole = replace(
         group[0],
         curves={seed: curve for one in group for seed, curve in one.curves.items()},
         origins=tuple(origin for one in group for origin in one.origins),
         announced=tuple(seed for one in group for seed in one.announced),
-        last_evaluation=max(known, default=None),
+        last_evaluation=max(ends, default=None),
         lost=sum(one.lost for one in group),
-        seconds=None if None in seconds else float(sum(s for s in seconds if s is not None)),
+        seconds=sum(seconds) if len(seconds) == len(group) else None,
     )
+    return [whole]
+
+
+@dataclass(frozen=True, eq=False)
+class Final:
+    """One method on one task in the end, at the frames where all its seeds were evaluated."""
+
+    series: Series
+    evaluated: Int64[np.ndarray, " evaluation"]
+    """Frames."""
+    returns: Float64[np.ndarray, "seed evaluation"]
+    notes: tuple[str, ...] = ()
+    """Caveats in words; empty where nothing is missing."""
+    best: bool = False
+    """Best of the task, by more than its own standard deviation."""
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.series.task
+
+    @property
+    def label(self) -> str:
+        """The method's name."""
+        return self.series.label
+
+    @property
+    def frames(self) -> int:
+        """The last frame that all seeds reached."""
+        return int(self.evaluated[-1])
+
+    def scores(self, until: int | None = None) -> Float64[np.ndarray, " seed"]:
+        """Each seed's mean over the last ten evaluations up to a frame (App. Shared Training)."""
+        kept = self.returns if until is None else self.returns[:, self.evaluated <= until]
+        return kept[:, -LAST:].mean(axis=1)
+
+    @property
+    def mean(self) -> float:
+        """Mean score over seeds."""
+        return float(self.scores().mean())
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the scores over seeds, ddof 0 as in the paper."""
+        return float(self.scores().std())
+
+
+def aligned(series: Series) -> Final | None:
+    """The series at its seeds' common frames; None if there are none."""
+    curves = [dict(series.curves[seed]) for seed in series.seeds]
+    common = sorted(set.intersection(*map(set, curves))) if curves else []
+    if not common:
+        return None
+    returns = [[curve[frame] for frame in common] for curve in curves]
+    return Final(series, np.array(common, np.int64), np.array(returns, np.float64))
+
+
+def finals(found: Sequence[Series]) -> tuple[list[Final], list[str]]:
+    """The numbers of all series, and a sentence on each that has none."""
+    result, without = [], []
+    for task in dict.fromkeys(series.task for series in found):
+        # The last of several series with one name.
+        own = {series.label: aligned(series) for series in found if series.task == task}
+        here = [final for final in own.values() if final is not None]
+        lacking = "no frame at which all its seeds were evaluated"
+        without += [f"{label} on {task}: {lacking}" for label in own if own[label] is None]
+        best = clear_winner(here)
+        result += [replace(one, notes=caveats(one, here), best=one is best) for one in here]
+    return result, without
+
+
+def caveats(final: Final, peers: Sequence[Final]) -> tuple[str, ...]:
+    """What is missing, what other methods on the task have more of, and notes of the source."""
+    series = final.series
+    found = shortcomings(series)
+    if len(final.evaluated) < LAST:
+        found.append(f"only {counted(len(final.evaluated), 'evaluation')}, all averaged")
+    most = max(len(other.returns) for other in peers)
+    if len(final.returns) < most:
+        found.append(f"{counted(len(final.returns), 'seed')} where another method has {most}")
+    longest = max(other.frames for other in peers)
+    if final.frames < longest:
+        frames = counted(final.frames, "frame")
+        found.append(f"at {frames} where another method reaches {longest:,}")
+    usual = Counter(spacing(other) for other in peers).most_common(1)[0][0]
+    own = spacing(final)
+    if own != usual and own and usual:
+        found.append(f"evaluated every {counted(own, 'frame')}, most methods every {usual:,}")
+    found += [origin.note for origin in series.origins if origin.note]
+    return tuple(dict.fromkeys(found))
+
+
+def spacing(final: Final) -> int | None:
+    """Frames between evaluations, the most common; None for a single one."""
+    steps, counts = np.unique(np.diff(final.evaluated), return_counts=True)
+    return int(steps[counts.argmax()]) if len(steps) else None
+
+
+def clear_winner(peers: Sequence[Final]) -> Final | None:
+    """The method to print in bold: its gap to the next exceeds its standard deviation (Table 1).
+
+    None where methods ended at different frames, or where the best has one seed.
+    """
+    if len(peers) < 2 or len({final.frames for final in peers}) > 1:
+        return None
+    first, second, *_ = sorted(peers, key=lambda final: -final.mean)
+    clear = len(first.returns) > 1 and first.mean - second.mean > first.std
+    return first if clear else None
+
+
+def labels(found: Sequence[Final]) -> list[str]:
+    """Every method's name, the paper's first."""
+    ordered = sorted(found, key=lambda final: final.series.order)
+    return list(dict.fromkeys(final.label for final in ordered))
+
+
+def horizons(found: Sequence[Final]) -> dict[str, int]:
+    """For each task the last frame that all its methods reached: where they are compared."""
+    return {
+        task: min(final.frames for final in found if final.task == task)
+        for task in dict.fromkeys(final.task for final in found)
+    }

@@ -1,18 +1,27 @@
-"""Statistics over runs and tasks, with stratified bootstrap intervals.
+"""Statistics over runs and tasks with stratified bootstrap intervals, and methods compared.
 
 Scores come as one array of runs per task, so that tasks may have different numbers of runs. The
 statistics work on stacks of such arrays, (resamples, runs), so that a bootstrap is one call.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
 from jaxtyping import Float64
 
+from fastr.envs.names import tasks as suite_tasks
+from fastr.report.series import Final, horizons, labels
+
 RESAMPLES = 2_000
+LARGEST_RETURN = 1_000.0
+"""Of the DM Control Suite's tasks but lqr's: rewards from 0 to 1 over 1,000 steps."""
+SCALED = frozenset(task for task in suite_tasks() if not task.startswith("lqr-"))
+"""Tasks whose returns share that scale; lqr's rewards have no lower bound."""
+SHARES = (0.5, 0.9)
+"""Shares of the best final mean whose reaching is timed by default."""
 Scores = Sequence[Float64[np.ndarray, " _"]]
 Stacks = Sequence[Float64[np.ndarray, "resamples _"]]
 
@@ -65,3 +74,129 @@ def median_frames(frames: Sequence[int | None]) -> float | None:
     """Median over seeds of the frames needed; None, not reached, lies beyond every number."""
     median = float(np.median([math.inf if frame is None else frame for frame in frames]))
     return median if math.isfinite(median) else None
+
+
+class Middle(NamedTuple):
+    """A method's interquartile mean over a set of tasks, as a share of the largest return."""
+
+    label: str
+    tasks: tuple[str, ...]
+    runs: int
+    score: Interval
+
+
+class Improvement(NamedTuple):
+    """Probability that a run of the first method beats one of the second on their common tasks."""
+
+    first: str
+    second: str
+    tasks: tuple[str, ...]
+    runs: tuple[int, int]
+    probability: Interval
+
+
+class Reached(NamedTuple):
+    """Frames until an evaluation first reached a return."""
+
+    task: str
+    label: str
+    wanted: float
+    per_seed: tuple[int | None, ...]
+    """None: not reached within the run."""
+    frames: int
+    """Length of the run."""
+
+
+def comparable(found: Sequence[Final]) -> tuple[list[Final], dict[str, list[Final]]]:
+    """Finals on tasks that share a scale, to compare, and those left out, by the reason.
+
+    A run that has just started would take all others on its task back to its own beginning, so
+    those that ended before half of the longest are left out; so are those without an evaluation as
+    early as the last one of another.
+    """
+    inside = [final for final in found if final.task in SCALED]
+    longest = {final.task: 0 for final in inside}
+    for final in inside:
+        longest[final.task] = max(final.frames, longest[final.task])
+    long = [final for final in inside if 2 * final.frames >= longest[final.task]]
+    until = horizons(long)
+    kept = [final for final in long if final.evaluated[0] <= until[final.task]]
+    return kept, {
+        "it ended before half of the longest on its task": [f for f in inside if f not in long],
+        "another on its task ended before its first evaluation": [f for f in long if f not in kept],
+    }
+
+
+def by_method(found: Sequence[Final]) -> dict[str, dict[str, Final]]:
+    """Finals by method and task."""
+    return {
+        label: {final.task: final for final in found if final.label == label}
+        for label in labels(found)
+    }
+
+
+def shares(tasks: Mapping[str, Final], names: Sequence[str], until: Mapping[str, int]) -> Scores:
+    """Scores up to the frame at which a task is compared, as shares of the largest return."""
+    return [tasks[name].scores(until[name]) / LARGEST_RETURN for name in names]
+
+
+def middles(found: Sequence[Final], seed: int) -> list[list[Middle]]:
+    """Interquartile means: a list for each set of tasks on which two or more methods were measured.
+
+    A method measured on further tasks counts with those of the set alone.
+    """
+    methods, until = by_method(found), horizons(found)
+    panels = []
+    for names in dict.fromkeys(tuple(sorted(tasks)) for tasks in methods.values()):
+        panel = []
+        for label, tasks in methods.items():
+            if tasks.keys() >= set(names):
+                scores = shares(tasks, names, until)
+                score = interval(iqm, [scores], np.random.default_rng(seed))
+                panel.append(Middle(label, names, sum(map(len, scores)), score))
+        if len(panel) > 1:
+            panels.append(panel)
+    return panels
+
+
+def improvements(found: Sequence[Final], seed: int) -> list[Improvement]:
+    """Each method against the first that shares most tasks with it, at their common frames."""
+    methods = by_method(found)
+    result = []
+    for place, second in enumerate(methods):
+        overlap = {
+            first: sorted(methods[first].keys() & methods[second].keys())
+            for first in list(methods)[:place]
+        }
+        first = max(overlap, key=lambda label: len(overlap[label]), default=None)
+        if first is None or not overlap[first]:
+            continue
+        names = overlap[first]
+        both = methods[first], methods[second]
+        until = {name: min(tasks[name].frames for tasks in both) for name in names}
+        groups = [shares(tasks, names, until) for tasks in both]
+        chance = interval(probability_of_improvement, groups, np.random.default_rng(seed))
+        runs = (sum(map(len, groups[0])), sum(map(len, groups[1])))
+        result.append(Improvement(first, second, tuple(names), runs, chance))
+    return result
+
+
+def reaching(found: Sequence[Final], wanted: Sequence[float]) -> list[Reached]:
+    """Frames to each of these returns, or to shares of the best final mean of each task."""
+    result = []
+    for task in dict.fromkeys(final.task for final in found):
+        here = [final for final in found if final.task == task]
+        best = max(final.mean for final in here)
+        levels = wanted or [share * best for share in SHARES if best > 0]
+        result += [
+            Reached(task, final.label, level, first_frames(final, level), final.frames)
+            for level in levels
+            for final in here
+        ]
+    return result
+
+
+def first_frames(final: Final, level: float) -> tuple[int | None, ...]:
+    """For each seed the frame of its first evaluation at or above a return."""
+    curves = [final.series.curves[seed] for seed in final.series.seeds]
+    return tuple(next((f for f, value in curve if value >= level), None) for curve in curves)

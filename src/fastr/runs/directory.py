@@ -1,10 +1,19 @@
-"""A run directory: what was asked for, what was measured, and the checkpoints to continue from."""
+"""A run directory: its configuration, its rows, its checkpoints, and the one process that writes.
+
+config.json    {"train": ..., "provenance": ...}, written once
+rows.jsonl     one JSON object per measurement
+checkpoints/   see checkpoints.py
+replay/        transitions, shared by the checkpoints
+lock           held by the writer
+"""
 
 import json
 import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from shlex import quote
@@ -12,15 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from fastr.runs import checkpoints
-from fastr.runs.checkpoints import CONFIG, ROWS, Checkpoint, Snapshot
 from fastr.core import UserError, nearest, write_errors
-from fastr.runs.locks import LOCK, locked
+from fastr.runs import checkpoints
+from fastr.runs.checkpoints import Snapshot
+from fastr.runs.files import LOCK, TEMPORARY, file_record, locked, write_bytes
+from fastr.runs.index import CONFIG, ROWS, STATE, Checkpoint
 from fastr.runs.untrusted import bounded_bytes, require_own
 
 
 class RunDirectory:
-    """A run on disk, for reading; a writer may be at work on it."""
+    """A run on disk, for reading; another process may be writing to it."""
 
     def __init__(self, path: Path, config: dict[str, Any]):
         self.path = path
@@ -28,32 +38,33 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
-        """Run at this path; UserError if it is none."""
+        """Run at this path; UserError if there is none."""
         return RunDirectory(Path(path), read_config(Path(path)))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every measurement, oldest first; a last line that a kill cut short is left out."""
-        lines = rows_content(self.path).split(b"\n")[:-1]
+        """All measurements, oldest first, without a last line that a kill cut short."""
+        lines = _rows_content(self.path).split(b"\n")[:-1]
         return [parsed_row(line, f"{self.path / ROWS} line {i}") for i, line in enumerate(lines, 1)]
 
     def latest(self) -> Checkpoint:
-        """Newest checkpoint that verifies; UserError if there is none."""
-        return checkpoints.latest(self.path)
+        """Newest checkpoint whose arrays verify; rows and replay are not read."""
+        return checkpoints.newest(self.path, lambda found: found.verify_file(STATE))
+
+    def latest_complete(self) -> Checkpoint:
+        """Newest checkpoint of which everything verifies, replay and rows included."""
+        return replace(checkpoints.newest(self.path, Checkpoint.verify), verified=True)
 
     def finished(self) -> bool:
-        """Whether the newest checkpoint is at the end of the budget and all there, by its sizes."""
-        saved, budget = checkpoints.saved_frames(self.path), self.config["train"].get("frames")
-        if not saved or type(budget) is not int or saved[-1] < budget:
-            return False
+        """Whether the newest sound checkpoint is at the end of the budget."""
+        budget = self.config["train"].get("frames")
         try:
-            checkpoints.read_index(self.path, saved[-1]).verify_sizes()
-        except (checkpoints.DamageError, OSError):
+            return type(budget) is int and self.latest().frames >= budget
+        except UserError:
             return False
-        return True
 
 
 class RunWriter(RunDirectory):
-    """A run on disk that this process, and no other, writes to until it is closed."""
+    """A run on disk that only this process writes to, until it is closed."""
 
     def __init__(self, path: Path, config: dict[str, Any], lock: FileIO):
         super().__init__(path, config)
@@ -68,47 +79,38 @@ class RunWriter(RunDirectory):
         """Start a run from {"train": ..., "provenance": ...}; UserError if one is there already."""
         path = Path(path)
         config = json.loads(json.dumps(config))
-        check_config(config, path)
-        claim(path)
-        lock = locked(path)
-        try:
-            with write_errors(path):
-                checkpoints.discard_leftovers(path)
-                if (path / CONFIG).exists():
-                    refuse_recorded(path, config)
-                checkpoints.write_bytes(path / CONFIG, json.dumps(config, indent=2).encode())
-                # All it can hold is a line that a kill cut short.
-                (path / ROWS).write_bytes(b"")
-                return cls(path, config, lock)
-        except BaseException:
-            lock.close()
-            raise
+        _check_config(config, path)
+        refuse_taken(path)
+        with write_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        with _lock_and_clean(path) as lock:
+            if (path / CONFIG).exists():
+                _refuse_recorded(path, config)
+            write_bytes(path / CONFIG, json.dumps(config, indent=2).encode())
+            # It can only hold a line that a kill cut short.
+            (path / ROWS).write_bytes(b"")
+            return cls(path, config, lock)
 
     @classmethod
     def resume(cls, path: str | Path) -> tuple["RunWriter", Checkpoint | None]:
-        """Continue from the newest sound checkpoint; whatever was written after it is cut off.
+        """Continue from the newest sound checkpoint; everything written after it is deleted.
 
         A run stopped before its first checkpoint starts again: the second value is then None.
         """
         path = Path(path)
         config = read_config(path)
-        lock = locked(path)
-        try:
-            with write_errors(path):
-                checkpoints.discard_leftovers(path)
-                begun = bool(checkpoints.saved_frames(path))
-                checkpoint = checkpoints.latest(path) if begun else None
-                # In this order a kill in between leaves spare rows, which the next resume cuts.
-                if checkpoint:
-                    refuse_changed(checkpoint)
-                    checkpoints.discard_after(checkpoint)
-                writer = cls(path, config, lock)
-                writer.rows_file.truncate(checkpoint.rows_bytes if checkpoint else 0)
+        with _lock_and_clean(path) as lock:
+            saved = checkpoints.saved_frames(path)
+            checkpoint = RunDirectory(path, config).latest_complete() if saved else None
+            # In this order a kill in between leaves spare rows, which the next resume cuts.
+            if checkpoint:
+                _refuse_changed(checkpoint)
+                kept = [frames for frames in saved if frames <= checkpoint.frames]
+                checkpoints.keep_only(path, kept)
+            writer = cls(path, config, lock)
+            writer.rows_file.truncate(checkpoint.rows_bytes if checkpoint else 0)
             writer.last = checkpoint
             return writer, checkpoint
-        except BaseException:
-            lock.close()
-            raise
 
     def append(self, row: dict[str, Any]) -> None:
         """Record one measurement; numbers that are not finite become null."""
@@ -116,23 +118,21 @@ class RunWriter(RunDirectory):
         with write_errors(self.path / ROWS):
             size = os.fstat(self.rows_file.fileno()).st_size
             if self.rows_file.write(line) != len(line):
-                # A full disk: the next line would be glued to the beginning of this one.
+                # A full disk: the next line would continue the beginning of this one.
                 self.rows_file.truncate(size)
                 raise OSError("the disk took only part of a line")
 
     def begin_save(self, snapshot: Snapshot, *, keep: int) -> None:
-        """Write a checkpoint beside the training, once the one before is written.
+        """Write a checkpoint in the background, once the one before is written.
 
-        It belongs to the rows recorded until now, and all but the newest `keep` are then deleted.
+        It includes the rows recorded until now; then all but the newest `keep` are deleted.
         """
-        if keep < 1:
-            raise ValueError(f"{keep=} would delete every checkpoint")
         self.finish_save()
         rows_bytes = os.fstat(self.rows_file.fileno()).st_size
         self.saving = self.background.submit(self._save, snapshot, rows_bytes, keep)
 
     def finish_save(self) -> None:
-        """Wait for the checkpoint being written, if there is one; UserError on a write error."""
+        """Wait for the checkpoint being written, if any; UserError on a write error."""
         saving, self.saving = self.saving, None
         if saving is not None:
             saving.result()
@@ -140,10 +140,10 @@ class RunWriter(RunDirectory):
     def _save(self, snapshot: Snapshot, rows_bytes: int, keep: int) -> None:
         self.last = checkpoints.save(self.path, snapshot, rows_bytes=rows_bytes, last=self.last)
         with write_errors(self.path):
-            checkpoints.prune(self.path, keep=keep)
+            checkpoints.keep_only(self.path, checkpoints.saved_frames(self.path)[-keep:])
 
     def standing(self) -> str:
-        """What can be gone on with, to end a sentence about why the run stops."""
+        """Describe the newest usable checkpoint, for the end of a sentence."""
         try:
             self.finish_save()
         except UserError as error:
@@ -165,11 +165,58 @@ class RunWriter(RunDirectory):
         self.close()
 
 
+@contextmanager
+def _lock_and_clean(path: Path) -> Iterator[FileIO]:
+    """Lock a run and delete leftovers; unlock it again only if the block fails."""
+    lock = locked(path)
+    try:
+        with write_errors(path):
+            checkpoints.discard_leftovers(path)
+            yield lock
+    except BaseException:
+        lock.close()
+        raise
+
+
+# The configuration
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Content of config.json in this directory; UserError if it is not a run's."""
+    file = path / CONFIG
+    require_own(_own_paths(path))
+    try:
+        config = json.loads(bounded_bytes(file))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(_no_run(path)) from error
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON, so {path} is not a run directory.") from error
+    _check_config(config, path)
+    return config
+
+
+def _own_paths(run: Path) -> Iterator[Path]:
+    """Every path in a run that is read or written, each folder before its content."""
+    for name in (CONFIG, ROWS, LOCK, "curve.png", "curve.csv"):
+        yield run / name
+    for folder in (run / "checkpoints", run / "replay"):
+        yield folder
+        yield from folder.glob("*")
+    yield from (run / "checkpoints").glob("*/*")
+
+
+def _check_config(config: object, path: Path) -> None:
+    parts = config if isinstance(config, dict) else {}
+    if not all(isinstance(parts.get(part), dict) for part in ("train", "provenance")):
+        raise UserError(f'{path / CONFIG} is not a run\'s: it needs "train" and "provenance".')
+
+
 def _no_run(path: Path) -> str:
-    """Say that this is no run directory, and what may have been meant."""
+    """Message that this is no run directory, and what may have been meant."""
     if not path.exists():
-        beside = path.parent.iterdir() if path.parent.is_dir() else ()
-        runs = [str(other) for other in beside if (other / CONFIG).is_file()]
+        runs = [str(file.parent) for file in path.parent.glob(f"*/{CONFIG}")]
         return f"{path} is not a run directory: it does not exist.{nearest(str(path), runs)}"
     if path.is_file():
         meant = f" Did you mean {path.parent}?" if (path.parent / CONFIG).is_file() else ""
@@ -179,79 +226,32 @@ def _no_run(path: Path) -> str:
     return f"{path} is not a run directory: it has no {CONFIG}.{hint}"
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Content of config.json at this path; UserError if there is none."""
-    file = path / CONFIG
-    require_own(own_paths(path))
-    try:
-        config = json.loads(bounded_bytes(file))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(_no_run(path)) from error
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON, so {path} is not a run directory.") from error
-    check_config(config, path)
-    return config
-
-
-def own_paths(run: Path) -> Iterator[Path]:
-    """Whatever is read or written in a run's directory, each folder before what lies in it."""
-    for name in (CONFIG, ROWS, LOCK, "curve.png", "curve.csv"):
-        yield run / name
-    for folder in (run / "checkpoints", run / "replay"):
-        yield folder
-        yield from folder.glob("*")
-    yield from (run / "checkpoints").glob("*/*")
-
-
-def check_config(config: object, path: Path) -> None:
-    """Raise UserError unless the configuration has its two parts."""
-    parts = config if isinstance(config, dict) else {}
-    if not all(isinstance(parts.get(part), dict) for part in ("train", "provenance")):
-        raise UserError(f'{path / CONFIG} is not a run\'s: it needs "train" and "provenance".')
-
-
-def claim(path: Path) -> None:
-    """Make the directory; UserError if something is there that is not a run, or in another one."""
-    refuse_taken(path)
-    with write_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
-
-
 def refuse_taken(path: Path) -> None:
-    """Raise UserError if no run can be begun here, or gone on with; nothing is made."""
+    """Raise UserError if no run can be started or continued here; nothing is created."""
     refuse_within_run(path.parent)
     with write_errors(path):
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; choose another --out.")
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
-    # A writer killed at its very start leaves no more than these.
-    others = {name for name in names - {LOCK} if not name.startswith(checkpoints.TEMPORARY)}
+    # A writer that is killed before it has written config.json leaves only these.
+    others = {name for name in names - {LOCK} if not name.startswith(TEMPORARY)}
     if others and CONFIG not in names:
         raise UserError(f"{path} is neither empty nor a run directory; choose another --out.")
 
 
 def refuse_within_run(folder: Path) -> None:
-    """Raise UserError if this directory, which need not exist, is a run's or lies in one."""
+    """Raise UserError if this directory, which may not exist yet, is a run or lies inside one."""
     real = Path(os.path.realpath(folder))
     for place in (real, *real.parents):
-        if is_run(place):
+        # Both: other programs have a config.json, too.
+        if (place / CONFIG).is_file() and (place / ROWS).is_file():
             raise UserError(
                 f"{place} is a run directory, and nothing else is kept in one; choose another "
                 "--out."
             )
 
 
-def is_run(path: Path) -> bool:
-    """Whether a run can be read here; others, too, have a config.json."""
-    try:
-        return (path / CONFIG).is_file() and bool(read_config(path))
-    except (UserError, OSError):
-        return False
-
-
-def refuse_recorded(path: Path, config: dict[str, Any]) -> None:
+def _refuse_recorded(path: Path, config: dict[str, Any]) -> None:
     """Raise UserError if the run at this path is another one, or has recorded something."""
     different = first_difference(read_config(path)["train"], config["train"])
     if different:
@@ -260,17 +260,17 @@ def refuse_recorded(path: Path, config: dict[str, Any]) -> None:
         raise UserError(
             f"{path} exists: use `fastr resume {quote(str(path))}` or choose another --out."
         )
-    if b"\n" in rows_content(path):
+    if b"\n" in _rows_content(path):
         raise UserError(f"{path} has rows but no checkpoint: delete it or choose another --out.")
 
 
-def refuse_changed(checkpoint: Checkpoint) -> None:
-    """Raise UserError if config.json is not the one that the checkpoint was made under."""
+def _refuse_changed(checkpoint: Checkpoint) -> None:
+    """Raise UserError if config.json has changed since the checkpoint."""
     file = checkpoint.run / CONFIG
-    if checkpoint.config_sha256 != checkpoints.file_record(file).sha256:
+    if checkpoint.config_sha256 != file_record(file).sha256:
         raise UserError(
-            f"{file} is not what it was when checkpoint {checkpoint.name} was made, so the run "
-            "would not go on as it began: put it back, or start another run."
+            f"{file} is not what it was at checkpoint {checkpoint.name}: restore it, or start "
+            "another run."
         )
 
 
@@ -288,8 +288,11 @@ def first_difference(recorded: Any, wanted: Any, field: str = "") -> str | None:
     return None
 
 
-def rows_content(path: Path) -> bytes:
-    """Bytes of a run's rows; none if there is no such file yet."""
+# Rows
+
+
+def _rows_content(path: Path) -> bytes:
+    """Content of rows.jsonl; empty if it does not exist yet."""
     try:
         return (path / ROWS).read_bytes()
     except FileNotFoundError:
@@ -299,7 +302,7 @@ def rows_content(path: Path) -> bytes:
 
 
 def parsed_row(line: bytes, place: str) -> dict[str, Any]:
-    """JSON object in one line; UserError with its place if there is none."""
+    """JSON object of one line; UserError that names its place if there is none."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -310,7 +313,7 @@ def parsed_row(line: bytes, place: str) -> dict[str, Any]:
 
 
 def json_value(value: Any) -> Any:
-    """Value with numpy numbers as Python's, and null for numbers that JSON cannot write."""
+    """Value with numpy's numbers as Python's, and null for numbers that JSON lacks."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, dict):

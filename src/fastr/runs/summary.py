@@ -1,9 +1,11 @@
-"""What a run's rows say in the end: the paper's number, and the last evaluation."""
+"""Final numbers of a run, from its rows."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from fastr.runs.untrusted import number
 
 LAST = 10
 """Evaluations averaged for the final number (App. Shared Training Protocol)."""
@@ -23,13 +25,8 @@ def sound(row: dict[str, Any]) -> bool:
     return type(row.get("frames")) is int and number(row.get("return"))
 
 
-def number(value: object) -> bool:
-    """Whether this is a number of ordinary size."""
-    return type(value) in (int, float) and abs(value) < 1e300  # pyright: ignore
-
-
 def curve_csv(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:
-    """Every evaluation as a line of frames, seed, return."""
+    """Evaluations as lines of frames, seed, return."""
     lines = [
         f"{frames},{seed},{value}" for seed in seeds for frames, value in evaluations(rows, seed)
     ]
@@ -37,7 +34,7 @@ def curve_csv(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
-    """The returns of each seed and over seeds; units are in the names."""
+    """Returns of each seed and over seeds; units are in the names."""
     per_seed = []
     for seed in seeds:
         curve = evaluations(rows, seed)

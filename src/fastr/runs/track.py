@@ -1,4 +1,4 @@
-"""Rows sent on to TensorBoard or Weights & Biases, for those who ask."""
+"""Rows sent on to TensorBoard or Weights & Biases (`--track`)."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -12,13 +12,13 @@ IDENTITY = ("kind", "seed", "frames")
 
 
 def trackers(names: tuple[str, ...], path: Path, config: dict[str, Any]) -> list[Listener]:
-    """One listener for each tracker asked for."""
+    """One listener per tracker."""
     known = {"tensorboard": tensorboard, "wandb": wandb}
     return [known[name](path, config) for name in dict.fromkeys(names)]
 
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a row, each under its kind and seed."""
+    """Numbers of a row, named by kind and seed."""
     return {
         f"{row['kind']}/{name}/seed{row['seed']}": value
         for name, value in row.items()
@@ -26,8 +26,8 @@ def scalars(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def tensorboard(path: Path, config: dict[str, Any]) -> Listener:  # noqa: ARG001
-    """Event files in the run directory, against frames."""
+def tensorboard(path: Path, _: dict[str, Any]) -> Listener:
+    """Event files in the run directory, over frames."""
     writer = imported("tensorboardX", "tensorboard").SummaryWriter(str(path / "tensorboard"))
 
     def listen(row: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def tensorboard(path: Path, config: dict[str, Any]) -> Listener:  # noqa: ARG001
 
 
 def wandb(path: Path, config: dict[str, Any]) -> Listener:
-    """A Weights & Biases run, against frames."""
+    """A Weights & Biases run, over frames."""
     run = imported("wandb", "wandb").init(project="fastr", name=path.name, config=config)
 
     def listen(row: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ def wandb(path: Path, config: dict[str, Any]) -> Listener:
 
 
 def imported(module: str, tracker: str) -> Any:
-    """The tracker's library, which is not installed by default."""
+    """Module of a tracker, which is not installed by default."""
     try:
         return import_module(module)
     except ImportError:

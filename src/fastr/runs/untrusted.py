@@ -1,6 +1,6 @@
-"""Files that somebody else may have made: what is asked of them before they are read.
+"""Validation of untrusted files: no links, no unbounded reads, one sentence for malformed content.
 
-docs/security.md says what could be tried with each kind of file, and what stops it.
+docs/security.md lists what could be tried with each kind of file, and what prevents it.
 """
 
 import contextlib
@@ -9,18 +9,25 @@ import resource
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
 
 from fastr.core import UserError
 
 TEXT_BYTES = 2**24
-"""Of a JSON file that is read whole; once parsed it takes up to forty times as much memory."""
+"""Largest JSON file that is read; parsed, it takes up to forty times as much memory."""
+HEADER_BYTES = 2**23
+"""Largest header of a safetensors file: names and shapes of fifty thousand arrays take less."""
+LARGEST_COUNT = 2**60
+"""Bytes, rows or frames: more than any disk holds."""
 
 
 def require_own(paths: Iterable[Path]) -> None:
-    """Raise UserError unless each of these is absent, or a plain file or directory in its place.
+    """Raise UserError unless each path is absent, a regular file or a directory.
 
-    A link may lead out of the directory that holds it, to be read or overwritten there; a pipe or a
-    device may never end.
+    A link may lead out of the directory that holds it, to be read or overwritten there; reading a
+    pipe or a device may never end.
     """
     for path in paths:
         try:
@@ -28,39 +35,47 @@ def require_own(paths: Iterable[Path]) -> None:
         except (OSError, ValueError):
             continue
         if stat.S_ISLNK(mode):
-            raise UserError(
-                f"{path} is a link, and what it leads to may lie anywhere: put the file itself "
-                "there, or a copy."
-            )
+            raise UserError(f"{path} is a link, which is not followed; replace it by the file.")
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UserError(f"{path} is neither a file nor a directory; remove it.")
 
 
 def bounded_bytes(path: Path, limit: int = TEXT_BYTES) -> bytes:
-    """The content of a small file; UserError if it is larger than such a file can be."""
+    """Content of a small file; UserError if it is larger than the limit."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size > limit:
-            raise UserError(f"{path} is larger than {limit // 2**20} MiB, which it never is.")
+            raise UserError(f"{path} is larger than {limit // 2**20} MiB; is it the right file?")
         return file.read()
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a malformed file makes its library raise into a UserError."""
+    """Turn any error that a malformed file causes in its library into a UserError."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{path} cannot be read ({said}); is it damaged?") from error
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{path} cannot be read ({reason}); is it damaged?") from error
+
+
+def tensors(path: Path) -> Any:
+    """Open a safetensors file, which compares its header with the file's size."""
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+    if header > HEADER_BYTES:
+        raise UserError(f"{path} has a header of {header:,} bytes; {HEADER_BYTES:,} are enough.")
+    # Not mapped into memory: truncating a mapped file kills the process that reads it.
+    return safe_open(path, framework="np", backend="pread")
 
 
 @contextlib.contextmanager
 def limited_memory(size: int) -> Iterator[None]:
-    """So many bytes of address space more than now, and no more: then an allocation fails.
+    """Let allocations fail once this process takes `size` more bytes of address space than now.
 
-    For libraries that allocate whatever a file asks for. Only Linux says how much is taken now.
+    For libraries that allocate whatever a file asks for. Without effect outside Linux, where the
+    present size is not known.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     try:
@@ -75,3 +90,17 @@ def limited_memory(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def number(value: object) -> bool:
+    """Whether this is a finite number below 1e300."""
+    return type(value) in (int, float) and abs(value) < 1e300  # pyright: ignore
+
+
+def whole_numbers(value: object, length: int) -> bool:
+    """Whether this is a list of `length` whole numbers from 0 to LARGEST_COUNT."""
+    return (
+        isinstance(value, list)
+        and len(value) == length
+        and all(type(entry) is int and 0 <= entry <= LARGEST_COUNT for entry in value)
+    )

@@ -1,9 +1,9 @@
-"""How many directions of the next-state factor one batch can move (Sec. Method, App. Ablation).
+"""Gradient coverage of the next-state factor by one batch (Sec. Method, App. Ablation).
 
-For any score s(phi_s, phi_a, M(s')), the gradient of the ranking loss with respect to the numbers
-that stand for the next states is a matrix with a row per candidate. For a trilinear score its rows
-lie in the span of the batch's N products phi_a(a_i) (x) phi_s(s_i), so its rank is at most
-min(N, dim M): what a batch leaves out, it cannot train.
+For any score s(phi_s, phi_a, M(s')), the gradient of the ranking loss with respect to the vectors
+M(s') is a matrix with a row per candidate. For a trilinear score its rows lie in the span of the
+batch's N products phi_a(a_i) (x) phi_s(s_i), so its rank is at most min(N, dim M): the directions
+outside of it are not trained by this batch.
 """
 
 import contextlib
@@ -16,16 +16,20 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
 from fastr import envs
-from fastr.core import EnvSpec
+from fastr.agents.base import AgentConfig
+from fastr.core import EnvSpec, UserError
 from fastr.representations.ranking import Contrastive, RankingConfig
 from fastr.representations.schedule import perturb
 from fastr.representations.scores import ranking_loss
+from fastr.training.config import METHODS, TrainConfig
 from fastr.transition import Transition
 
 TOLERANCE = 1e-10
-"""Singular values below this part of the largest count as zero; arithmetic is in float64."""
+"""Singular values below this share of the largest count as zero; arithmetic is in float64."""
 ENERGY = 0.99
-"""Of the gradient's squared norm, for the number of directions that carry it."""
+"""Share of the gradient's squared norm in the effective directions."""
+LARGEST_BATCH = 2**14
+"""All pairs of a batch are scored in float64: 2 GiB for each noise level."""
 
 
 class Rows(NamedTuple):
@@ -37,18 +41,42 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Coverage:
-    """What one batch reaches of one representation's next-state factor."""
+    """The directions of a representation's next-state factor that one batch can train."""
 
     method: str
     batch_size: int
     dimension: int
-    """Numbers that stand for one next state: dim M, the effective NCE dimension."""
+    """dim M, the effective NCE dimension."""
     bound: int
-    """min(N, dim M), the paper's equation; a score that is not linear in M may exceed it."""
+    """min(N, dim M); a score that is not linear in M may exceed it."""
     rank: int
-    """Directions in which the batch's gradient is not zero."""
+    """Rank of the batch's gradient."""
     effective: int
-    """Directions that carry 99 % of its squared norm."""
+    """Directions with 99 % of its squared norm."""
+
+
+def coverage_of(config: TrainConfig) -> list[Coverage]:
+    """Coverage of a run's representation by a quarter, half and the whole of its batch.
+
+    Networks are fresh, transitions those of a random policy.
+    """
+    if (representation := _ranking(config.agent)) is None:
+        known = ", ".join(name for name, agent in METHODS.items() if _ranking(agent))
+        raise UserError(
+            f"--coverage is for methods that rank next states, and {config.method} does not; "
+            f"choose among {known}."
+        )
+    batch_size, seed = config.agent.batch_size, config.seeds[0]
+    if batch_size > LARGEST_BATCH:
+        raise UserError(f"--coverage needs a --batch-size of at most {LARGEST_BATCH:,}.")
+    rows = standardised(random_rows(config.task, config.frame_skip, batch_size, seed))
+    sizes = tuple(sorted({max(2, batch_size // part) for part in (4, 2, 1)}))
+    return measure(config.method, representation, rows, sizes, seed)
+
+
+def _ranking(agent: AgentConfig) -> RankingConfig | None:
+    representation = getattr(agent, "representation", None)
+    return representation if isinstance(representation, RankingConfig) else None
 
 
 def measure(
@@ -56,7 +84,7 @@ def measure(
 ) -> list[Coverage]:
     """The coverage of a freshly initialised representation, for batches of these sizes."""
     with jax.enable_x64(new_val=True):
-        net = jax.jit(lambda key: doubled(config.init(rows.spec, key)))(jax.random.key(seed))
+        net = jax.jit(lambda key: _float64(config.init(rows.spec, key)))(jax.random.key(seed))
         found, compiled = [], jax.jit(core_gradient)
         for size in sizes:
             batch = Transition.unpack(jnp.asarray(rows.values[:size]), rows.spec)
@@ -68,18 +96,17 @@ def measure(
         return found
 
 
-def doubled(net: Contrastive) -> Contrastive:
-    """The same networks in float64."""
+def _float64(net: Contrastive) -> Contrastive:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float64), net)
 
 
 def core_gradient(
     net: Contrastive, batch: Transition, key: PRNGKeyArray
 ) -> Float[Array, "candidate dim"]:
-    """The gradient of the ranking loss with respect to what stands for each next state.
+    """d ranking loss / d M(s'_j) for each candidate j, at the lowest and highest noise level.
 
-    At the lowest and the highest noise level: at one level alone the rows sum to zero, because a
-    softmax does not see what all candidates share, and that costs one direction.
+    At one level alone the rows sum to zero, because a softmax ignores what all candidates share,
+    and that costs one direction.
     """
     contrast = net.contrast
     noise = jax.random.normal(key, (contrast.config.noise_levels, *batch.next_state.shape))
@@ -98,7 +125,7 @@ def core_gradient(
 
 
 def ranks(matrix: Float64[np.ndarray, "row column"]) -> tuple[int, int]:
-    """The numerical rank, and how many directions carry 99 % of the squared norm."""
+    """The numerical rank, and the number of directions with 99 % of the squared norm."""
     values = np.linalg.svd(matrix, compute_uv=False)
     energy = np.cumsum(values**2) / max(np.sum(values**2), np.finfo(float).tiny)
     rank = int(np.sum(values > TOLERANCE * values[0])) if values[0] > 0 else 0
@@ -119,7 +146,7 @@ def random_rows(task: str, frame_skip: int, count: int, seed: int) -> Rows:
                 rows.append(np.concatenate([state, action, step.next_state, scalars]))
                 state, over = step.next_state, step.terminated or step.truncated
             episode += 1
-    # In another order: neighbours in time are nearly the same state.
+    # Shuffled, because neighbours in time are nearly the same state.
     return Rows(np.asarray(rows, np.float64)[rng.permutation(count)], spec)
 
 

@@ -1,6 +1,6 @@
-"""What becomes of a representation when the actuators change (Sec. Modular Reuse)."""
+"""What adaptation to other actuators does to a representation (Sec. Modular Reuse)."""
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +11,15 @@ from fastr.agents.spectral import Spectral
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.factored import Factored
 from fastr.representations.ranking import Contrastive
-from fastr.studies.coverage import Rows
+from fastr.runs.directory import RunDirectory
+from fastr.studies.coverage import Rows, random_rows
+from fastr.training.config import from_json
 from fastr.training.learner import Cohort, Learner
+from fastr.training.state import saved_cohort
 from fastr.transition import Transition
 
-
-class Moved(NamedTuple):
-    """What adaptation did to one seed's representation, seen on the same transitions."""
-
-    similarity: dict[str, float]
-    """Linear CKA of each component's features before and after: 1 where nothing moved."""
-    source_loss: float
-    """Ranking loss of the source's representation on the shifted body, unadapted."""
-    adapted_loss: float
-    """Ranking loss after adaptation."""
+HELD_OUT = 512
+"""Random transitions of the shifted body on which representations are compared."""
 
 
 def linear_cka(
@@ -32,12 +27,32 @@ def linear_cka(
 ) -> float:
     """Centred kernel alignment of two features of the same rows, for linear kernels.
 
-    |Y^T X|_F^2 / (|X^T X|_F |Y^T Y|_F) of centred X and Y: from 0 to 1, whatever rotation or scale
-    either of them is given in.
+    |Y^T X|_F^2 / (|X^T X|_F |Y^T Y|_F) of centred X and Y: from 0 to 1, invariant to rotation and
+    scale of either.
     """
     x, y = (feature - feature.mean(axis=0) for feature in (first, second))
     norms = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
     return float(np.linalg.norm(y.T @ x) ** 2 / norms) if norms > 0 else 0.0
+
+
+def changes(source: RunDirectory, adapted: RunDirectory) -> list[dict[str, Any]]:
+    """Compare the representations of two runs, seed by seed, on the body of the adapted one.
+
+    Rows of seed, quantity and value: linear CKA of each component's features before and after
+    adaptation (1 where nothing moved), and the ranking loss of both representations.
+    """
+    origin, config = (from_json(run.config["train"]) for run in (source, adapted))
+    rows = random_rows(config.task, config.frame_skip, HELD_OUT, 0)
+    before, _ = saved_cohort(origin, source.latest())
+    after, _ = saved_cohort(config, adapted.latest())
+    found = []
+    for place, seed in enumerate(config.seeds):
+        old, old_loss = _seen(_learner(before, origin.seeds.index(seed)), rows)
+        new, new_loss = _seen(_learner(after, place), rows)
+        values = {f"CKA of the {name}": linear_cka(old[name], new[name]) for name in old}
+        values |= {"ranking loss, unadapted": old_loss, "ranking loss, adapted": new_loss}
+        found += [{"seed": seed, "what": what, "value": value} for what, value in values.items()]
+    return found
 
 
 def components(net: AbstractRepresentation, batch: Transition) -> dict[str, Float[Array, "rows _"]]:
@@ -52,20 +67,13 @@ def components(net: AbstractRepresentation, batch: Transition) -> dict[str, Floa
     return found
 
 
-def of_seed(cohort: Cohort, place: int) -> Learner:
-    """One learner of all."""
+def _learner(cohort: Cohort, place: int) -> Learner:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf[place]), cohort.learners)
-
-
-def moved(source: Learner, adapted: Learner, rows: Rows) -> Moved:
-    """Compare one seed before and after; each sees the transitions in its own units."""
-    before, after = (_seen(learner, rows) for learner in (source, adapted))
-    similarity = {name: linear_cka(before[0][name], after[0][name]) for name in before[0]}
-    return Moved(similarity, before[1], after[1])
 
 
 @jax.jit
 def _measured(learner: Learner, values: Float[Array, "rows row"]) -> tuple[dict, Array]:
+    # Each learner sees the transitions in its own units.
     batch = learner.unpack(values)
     assert isinstance(learner.agent, Spectral)
     net = learner.agent.representation.net

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float, Float32
 
 from fastr.core import EnvSpec, UserError
-from fastr.envs.pool import Steps
-from fastr.runs.checkpoints import Checkpoint, Snapshot, whole_numbers
-from fastr.runs.summary import number
+from fastr.envs.processes import Steps
+from fastr.runs import Checkpoint, Snapshot
+from fastr.runs.untrusted import number, whole_numbers
 from fastr.training import ring
 from fastr.training.config import TrainConfig
 from fastr.training.learner import Cohort, Engine

@@ -1,4 +1,4 @@
-"""A diagnosis as one value (App. Empirical CP Misfit Diagnostic)."""
+"""Options of a diagnosis and their presets (App. Empirical CP Misfit Diagnostic)."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -10,12 +10,12 @@ from fastr.nn.precision import Precision
 from fastr.representations.cp import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import ScoreForm
-from fastr.studies.misfit.splits import SplitBy
 
 Kind = Literal["cp", "joint"]
 KINDS: tuple[Kind, ...] = ("cp", "joint")
+NAMES: dict[Kind, str] = {"cp": "CP", "joint": "joint"}
+SplitBy = Literal["episode", "transition"]
 MOST_RESAMPLES = 1_000_000
-"""Of a bootstrap: days of it tell no more than seconds."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PredictorConfig:
     """Random Fourier projections of the next state that the moment head predicts (ours: the paper
     gives no number)."""
     moment_weight: float = 0.1
-    """Weight of the moment head's loss beside the ranking loss."""
+    """Weight of the moment loss in the sum with the ranking loss."""
     learning_rate: float = 1e-4
     """Adam's step size."""
     batch_size: int = 512
@@ -55,7 +55,7 @@ class PredictorConfig:
         require(self, "moment_weight", "learning_rate", low=0)
 
     def representation(self, kind: Kind) -> CPConfig | JointConfig:
-        """The representation that makes the feature; its reward head stays untrained."""
+        """The representation whose feature predicts; its reward head stays untrained."""
         config = CPConfig if kind == "cp" else JointConfig
         return config(
             feature_dim=self.feature_dim,
@@ -76,19 +76,19 @@ class MisfitConfig:
     """Sizes: paper (the paper's) or quick (scaled down for a CPU)."""
     predictor: PredictorConfig
     split: SplitBy = "episode"
-    """What is kept together when 70/15/15 are drawn: whole episodes, so that no neighbour of a
-    test transition was trained on, or transitions, as in the paper."""
+    """Unit of the 70/15/15 split: whole episodes, so that no neighbour of a test transition is in
+    the training part, or transitions, as in the paper."""
     split_seed: int = 0
     """Seed of the split, of --limit and of the Fourier projections: the same for all --seeds."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Training seeds: initial parameters, order of batches, noise."""
     limit: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: all)")] = None
-    """Use at most this many transitions of each dataset, in whole episodes drawn at random."""
+    """Use at most this many transitions of each dataset, in randomly chosen whole episodes."""
     action_scale: Literal["bounds", "observed"] = "bounds"
-    """Map onto [-1, 1] the bounds that a dataset gives for its actions (-1 and 1 if it gives none),
-    or the smallest and largest value observed."""
+    """What to map onto [-1, 1]: the action bounds of the dataset (-1 and 1 if it has none), or the
+    smallest and largest value observed."""
     bootstrap: int = 2_000
-    """Resamples behind every interval."""
+    """Resamples for every interval."""
 
     def __post_init__(self):
         require(self, "bootstrap", low=100, high=MOST_RESAMPLES)

@@ -1,86 +1,137 @@
-"""The numbers of a diagnosis: both misfits with their intervals, and the verdict on them."""
+"""A diagnosis from datasets to a report: read, split, train, test, judge, write.
 
+All data is checked before any training.
+"""
+
+import csv
+import json
 import math
-from dataclasses import asdict, dataclass
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int
 
-from fastr.core import EnvSpec
-from fastr.studies.misfit.intervals import Estimate, estimate
-from fastr.studies.misfit.verdict import Evidence, verdict
+from fastr.core import UserError, write_errors
+from fastr.data.base import Source, require_bounds
+from fastr.data.opening import open_source
+from fastr.data.store import Store, spool
+from fastr.report.page import write_page
+from fastr.runs import json_value, made
+from fastr.runs.provenance import provenance
+from fastr.studies.misfit.config import KINDS, NAMES, MisfitConfig
+from fastr.studies.misfit.data import Prepared, prepare
+from fastr.studies.misfit.page import page
+from fastr.studies.misfit.training import Fit, Fitted
+from fastr.studies.misfit.verdict import Estimate, Evidence, by_episode, estimate, verdict
+from fastr.training.progress import stage
 
-KINDS = ("cp", "joint")
-NAMES = {"cp": "CP", "joint": "joint"}
-REPORT = "report.json"
-
-
-@dataclass(frozen=True)
-class Tested:
-    """One dataset after training: what it was, and how each predictor did on each test row."""
-
-    name: str
-    path: str
-    task: str | None
-    provenance: dict[str, Any]
-    spec: EnvSpec
-    still: tuple[int, ...]
-    """Action coordinates that never vary."""
-    episodes: int
-    parts: dict[str, dict[str, int]]
-    """Transitions and episodes of each part of the split."""
-    parameters: dict[str, int]
-    seeds: tuple[int, ...]
-    selected: Int[np.ndarray, "kind seed"]
-    curves: list[dict[str, Any]]
-    losses: Float32[np.ndarray, "kind seed 2 test"]
-    test_episodes: Int[np.ndarray, " test"]
+REPORT, CURVES, EPISODES, PAGE = "report.json", "curves.csv", "episodes.csv", "report.html"
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """What of the configuration the numbers mean something by."""
+def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str, Any]:
+    """Diagnose these datasets, write all files to `out`, and return the report."""
+    start, origin = time.monotonic(), provenance()
+    sources = open_all(names)
+    if config.action_scale == "bounds":
+        for source in sources:
+            require_bounds(source)
+    with made(out), tempfile.TemporaryDirectory(prefix=".rows-", dir=out) as folder:
+        stores = [read(source, Path(folder) / str(i), config) for i, source in enumerate(sources)]
+        prepared = [prepare(store, config) for store in stores]
+        fitted = [train(one, config) for one in prepared]
+    datasets = [
+        summary(source, one, outcome, config)
+        for source, one, outcome in zip(sources, prepared, fitted, strict=True)
+    ]
+    report = json_value(
+        {
+            "config": asdict(config),
+            "datasets": datasets,
+            "provenance": origin,
+            "seconds": round(time.monotonic() - start, 3),
+        }
+    )
+    with write_errors(out):
+        (out / REPORT).write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+        write_curves(out / CURVES, prepared, fitted)
+        write_episodes(out / EPISODES, prepared, fitted, config.seeds)
+        write_page(page(report, [one.curves for one in fitted]), out / PAGE)
+    return report
 
-    batch_size: int
-    epochs: int
-    bootstrap: int
-    bootstrap_seed: int
-    quick: bool
+
+def open_all(names: Sequence[str]) -> list[Source]:
+    """All datasets, under different names."""
+    sources = [open_source(name) for name in names]
+    paths = [source.path.resolve() for source in sources]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise UserError(f"{twice[0]} is given twice; give each dataset once.")
+    short = [source.about.name for source in sources]
+    for source in sources:
+        if short.count(source.about.name) > 1:
+            source.about = replace(source.about, name=str(source.path))
+    return sources
 
 
-def summarized(tested: Tested, protocol: Protocol) -> dict[str, Any]:
+def read(source: Source, path: Path, config: MisfitConfig) -> Store:
+    """Check a dataset and copy it into the form for training."""
+    with stage(f"reading {source.about.name}", source.about.rows, "transitions") as advance:
+        observed = config.action_scale == "observed"
+        return spool(source, path, observed_bounds=observed, advance=advance)
+
+
+def train(prepared: Prepared, config: MisfitConfig) -> Fitted:
+    """Train, select and test both predictors, with a progress display."""
+    batches = len(prepared.split.train) // config.predictor.batch_size
+    updates = config.predictor.epochs * batches
+    with stage(f"training on {prepared.name}", updates, "updates", "compiling") as advance:
+        return Fit(prepared, config, advance).run()
+
+
+def summary(
+    source: Source, prepared: Prepared, fitted: Fitted, config: MisfitConfig
+) -> dict[str, Any]:
     """All numbers of one dataset and the verdict on it."""
-    generator = np.random.default_rng(protocol.bootstrap_seed)
-    cp, joint = tested.losses.astype(np.float64)
+    about, store, generator = source.about, prepared.store, np.random.default_rng(config.split_seed)
+    cp, joint = fitted.losses.astype(np.float64)
     nce, moment = (
-        estimate(cp[:, i] - joint[:, i], tested.test_episodes, protocol.bootstrap, generator)
+        estimate(
+            cp[:, i] - joint[:, i], store.episodes[prepared.split.test], config.bootstrap, generator
+        )
         for i in range(2)
     )
-    means = tested.losses.mean(axis=(1, 3), dtype=np.float64)
-    chance = math.log(protocol.batch_size)
+    means = fitted.losses.mean(axis=(1, 3), dtype=np.float64)
+    chance = math.log(config.predictor.batch_size)
+    parts = {
+        name: {"transitions": len(rows), "episodes": len(np.unique(store.episodes[rows]))}
+        for name, rows in prepared.split._asdict().items()
+    }
     evidence = Evidence(
-        spec=tested.spec,
-        still=tested.still,
+        task=about.task,
+        action_dim=about.spec.action_dim,
+        constant_actions=prepared.constant_actions,
         nce=nce,
         nce_known=chance - means[1, 0],
         chance=chance,
         moment=moment,
         moment_known=1.0 - means[1, 1],
-        seeds=len(tested.seeds),
-        test_episodes=tested.parts["test"]["episodes"],
-        still_falling=still_falling(tested, chance, protocol.epochs),
-        quick=protocol.quick,
+        seeds=len(config.seeds),
+        test_episodes=parts["test"]["episodes"],
+        still_falling=still_falling(fitted, chance, config.predictor.epochs),
+        quick=config.preset == "quick",
     )
     return {
-        "name": tested.name,
-        "path": tested.path,
-        "task": tested.task,
-        "state_dim": tested.spec.state_dim,
-        "action_dim": tested.spec.action_dim,
-        "episodes": tested.episodes,
-        "split": tested.parts,
-        "parameters": tested.parameters,
+        "name": about.name,
+        "path": str(source.path),
+        "task": about.task,
+        "state_dim": about.spec.state_dim,
+        "action_dim": about.spec.action_dim,
+        "episodes": store.episode_count,
+        "split": parts,
+        "parameters": dict(fitted.parameters),
         "chance_nce": chance,
         "test_losses": {
             f"{kind}_{loss}": float(means[i, j])
@@ -89,9 +140,9 @@ def summarized(tested: Tested, protocol: Protocol) -> dict[str, Any]:
         },
         "nce_misfit": numbers(nce, evidence.nce_known),
         "moment_misfit": numbers(moment, evidence.moment_known),
-        "seeds": per_seed(tested),
+        "seeds": per_seed(fitted, config.seeds),
         "verdict": asdict(verdict(evidence)),
-        "provenance": tested.provenance,
+        "provenance": about.provenance,
     }
 
 
@@ -100,40 +151,57 @@ def numbers(misfit: Estimate, known: float) -> dict[str, float | None]:
     return misfit._asdict() | {"share_of_known": misfit.value / known if known > 0 else None}
 
 
-def per_seed(tested: Tested) -> list[dict[str, Any]]:
-    """Each training seed by itself."""
-    means = tested.losses.mean(axis=3, dtype=np.float64)
+def per_seed(fitted: Fitted, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Both misfits and the selected epochs of each training seed."""
+    means = fitted.losses.mean(axis=3, dtype=np.float64)
     return [
         {
             "seed": seed,
             "nce_misfit": float(means[0, i, 0] - means[1, i, 0]),
             "moment_misfit": float(means[0, i, 1] - means[1, i, 1]),
-            "selected_epochs": {kind: int(tested.selected[k, i]) for k, kind in enumerate(KINDS)},
+            "selected_epochs": {kind: int(fitted.selected[k, i]) for k, kind in enumerate(KINDS)},
         }
-        for i, seed in enumerate(tested.seeds)
+        for i, seed in enumerate(seeds)
     ]
 
 
-def still_falling(tested: Tested, chance: float, epochs: int) -> tuple[str, ...]:
+def still_falling(fitted: Fitted, chance: float, epochs: int) -> tuple[str, ...]:
     """Predictors whose validation loss fell by over 2% of what they know in the last tenth."""
     before = epochs - max(1, epochs // 10)
-    found = []
-    for kind in KINDS:
-        losses = {
-            epoch: np.mean(
-                [
-                    row["validation_nce"]
-                    for row in tested.curves
-                    if row["predictor"] == kind and row["epoch"] == epoch
-                ]
-            )
-            for epoch in (before, epochs)
-        }
-        if losses[before] - losses[epochs] > 0.02 * max(chance - losses[epochs], 1e-3):
-            found.append(NAMES[kind])
-    return tuple(found)
+
+    def loss(kind: str, epoch: int) -> float:
+        rows = [r for r in fitted.curves if r["predictor"] == kind and r["epoch"] == epoch]
+        return float(np.mean([row["validation_nce"] for row in rows]))
+
+    falls = {kind: (loss(kind, before), loss(kind, epochs)) for kind in KINDS}
+    return tuple(
+        NAMES[kind]
+        for kind, (old, new) in falls.items()
+        if old - new > 0.02 * max(chance - new, 1e-3)
+    )
 
 
-def said(verdict: dict[str, Any]) -> list[str]:
-    """A verdict's sentences, doubts last."""
-    return [*verdict["sentences"], *(f"Doubt: {doubt}" for doubt in verdict["doubts"])]
+def write_curves(path: Path, prepared: Sequence[Prepared], fitted: Sequence[Fitted]) -> None:
+    """Write a line per dataset, predictor, seed and epoch."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.DictWriter(file, ("dataset", *fitted[0].curves[0]))
+        lines.writeheader()
+        for one, outcome in zip(prepared, fitted, strict=True):
+            lines.writerows({"dataset": one.name} | row for row in outcome.curves)
+
+
+def write_episodes(
+    path: Path, prepared: Sequence[Prepared], fitted: Sequence[Fitted], seeds: Sequence[int]
+) -> None:
+    """Write the mean test losses of each episode and seed, from which the intervals follow."""
+    losses = [f"{kind}_{loss}" for kind in KINDS for loss in ("nce", "moment")]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file)
+        lines.writerow(("dataset", "episode", "transitions", "seed", *losses))
+        for one, outcome in zip(prepared, fitted, strict=True):
+            episodes = one.store.episodes[one.split.test]
+            sums, counts = by_episode(outcome.losses, episodes)
+            for i, episode in enumerate(np.unique(episodes)):
+                for j, seed in enumerate(seeds):
+                    values = (sums[:, j, :, i] / counts[i]).ravel().tolist()
+                    lines.writerow((one.name, episode, counts[i], seed, *values))

@@ -1,40 +1,112 @@
-"""What the numbers mean for somebody who has to decide whether to train with the factorization.
+"""Intervals of the misfits, and what they mean for the choice of a method.
 
 The paper's two conditions (App. Empirical CP Misfit Diagnostic, "Two-condition pattern"): a gain
-needs a small misfit and an action dimension that is not small. It saw no measurable gain at 6 or
-fewer action dimensions, gains at 12 or more where the misfit was low, and has no task in between.
-Where "low" ends is ours: the paper gives no number (docs/misfit.md).
+needs a small misfit and many action dimensions. The paper saw no measurable gain with 6 or fewer,
+gains with 12 or more where the misfit was low, and has no task in between. It gives no number for
+"low": the bounds here are ours (docs/misfit.md).
 """
 
+import shlex
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from fastr.core import EnvSpec, counted
-from fastr.studies.misfit.intervals import Estimate
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import stats
 
+from fastr.core import counted
+
+LEVEL = 0.95
+"""Of every interval."""
 FEW_ACTIONS, MANY_ACTIONS = 6, 12
-"""The paper's low- and high-dimensional tasks."""
+"""Largest and smallest action dimension of the paper's low- and high-dimensional tasks."""
 SMALL, LARGE = 0.05, 0.15
-"""Bounds on the lost share of what the joint predictor knows: ours."""
+"""Bounds of the misfit as a share of what the joint predictor knows (ours)."""
 LEARNED = 0.05
-"""Of ln(batch), or of the variance: less than this and the joint predictor knows nothing."""
+"""Share of ln(batch), or of the variance, below which the joint predictor knows too little."""
 
 Size = Literal["none", "small", "moderate", "large", "undecided", "unknown"]
+Actions = Literal["few", "between", "many"]
 Gain = Literal["likely", "unlikely", "no difference expected", "open"]
+
+
+class Estimate(NamedTuple):
+    """A mean difference with its intervals."""
+
+    value: float
+    low: float
+    high: float
+    """Ends of the interval over test episodes and training seeds together."""
+    episodes_low: float
+    episodes_high: float
+    """Ends of the interval over test episodes alone."""
+    seeds_std: float | None
+    """Standard deviation (ddof 1) over training seeds; None for a single seed."""
+
+
+def estimate(
+    differences: Float[np.ndarray, "seed rows"],
+    episodes: Int[np.ndarray, " rows"],
+    resamples: int,
+    generator: np.random.Generator,
+) -> Estimate:
+    """The mean over rows and seeds, with bootstrap intervals.
+
+    Resamples whole episodes, because the rows of one are not independent, and then seeds, whose
+    deviations are widened by `spread`.
+    """
+    sums, counts = by_episode(differences, episodes)
+    seeds = len(differences)
+    over_episodes = np.empty(resamples)
+    over_both = np.empty(resamples)
+    for i in range(resamples):
+        chosen = generator.integers(len(counts), size=len(counts))
+        means = sums[:, chosen].sum(axis=1) / counts[chosen].sum()
+        over_episodes[i] = over_both[i] = means.mean()
+        if seeds > 1:
+            again = means[generator.integers(seeds, size=seeds)].mean()
+            over_both[i] += spread(seeds) * (again - means.mean())
+    per_seed = sums.sum(axis=1) / counts.sum()
+    ends = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
+    low, high = np.percentile(over_both, ends).tolist()
+    episodes_low, episodes_high = np.percentile(over_episodes, ends).tolist()
+    seeds_std = float(per_seed.std(ddof=1)) if seeds > 1 else None
+    return Estimate(float(per_seed.mean()), low, high, episodes_low, episodes_high, seeds_std)
+
+
+def spread(seeds: int) -> float:
+    """sqrt(n / (n - 1)) t_{n-1} / z: makes a bootstrap over n seeds as wide as Student's interval.
+
+    The root restores the variance that a bootstrap of n values leaves out.
+    """
+    probability = (1 + LEVEL) / 2
+    quantile = stats.t.ppf(probability, seeds - 1) / stats.norm.ppf(probability)
+    return float(np.sqrt(seeds / (seeds - 1)) * quantile)
+
+
+def by_episode(
+    values: Float[np.ndarray, "*lead rows"], episodes: Int[np.ndarray, " rows"]
+) -> tuple[Float[np.ndarray, "*lead episode"], Int[np.ndarray, " episode"]]:
+    """Sums of the values of each episode, and its number of rows."""
+    _, places, counts = np.unique(episodes, return_inverse=True, return_counts=True)
+    flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+    sums = np.stack([np.bincount(places, weights=row, minlength=len(counts)) for row in flat])
+    return sums.reshape(*values.shape[:-1], len(counts)), counts
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict is made from."""
+    """Everything that a verdict depends on."""
 
-    spec: EnvSpec
-    still: tuple[int, ...]
+    task: str | None
+    action_dim: int
+    constant_actions: tuple[int, ...]
     """Action coordinates that never vary."""
     nce: Estimate
     nce_known: float
     """What the joint predictor knows, in nats: ln(batch) less its test loss."""
     chance: float
-    """ln(batch), the loss of knowing nothing."""
+    """ln(batch), the loss without knowledge."""
     moment: Estimate
     moment_known: float
     """The share of the variance of next-state features that the joint predictor explains."""
@@ -47,40 +119,144 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judgement, its grounds in sentences, and how far to trust it."""
+    """A judgement, its reasons in sentences, reasons for doubt, and what to do next."""
 
     nce_size: Size
     moment_size: Size
     gain: Gain
     sentences: tuple[str, ...]
+    """Both misfits, the action dimension, and last the conclusion."""
     doubts: tuple[str, ...]
+    next_step: str
+
+
+class Rule(NamedTuple):
+    """A conclusion for some sizes of both misfits and some action dimensions."""
+
+    nce: tuple[Size, ...]
+    moment: tuple[Size, ...]
+    actions: tuple[Actions, ...]
+    gain: Gain
+    sentence: str
+    next_step: str
+    """TASK stands for the dataset's task."""
+
+
+FITS: tuple[Size, ...] = ("none", "small")
+ANY: tuple[Size, ...] = (*FITS, "moderate", "large", "undecided", "unknown")
+EVERY: tuple[Actions, ...] = ("few", "between", "many")
+FASTR = "train with the factorization: `fastr train TASK --method fastr`."
+JOINT = "train with the joint representation: `fastr train TASK --method ctrl-sr`."
+BOTH = (
+    "train with both `fastr train TASK --method fastr` and `--method ctrl-sr`, then compare the "
+    "runs with `fastr report`."
+)
+EITHER = (
+    "train with either method, `fastr train TASK --method fastr` or `--method ctrl-sr`; the choice "
+    "should not matter."
+)
+RULES = (
+    Rule(
+        ("unknown",), ANY, EVERY, "open",
+        "The joint predictor learned too little to compare with: either the data does not show "
+        "the effect of the actions, or the training was too short.",
+        "run `fastr misfit` with more --epochs, or collect data with more varied actions.",
+    ),
+    Rule(
+        ("undecided",), ANY, EVERY, "open",
+        "The interval is too wide to tell a small misfit from a large one.",
+        "run `fastr misfit` with more episodes and more --seeds.",
+    ),
+    Rule(
+        ("large",), ANY, EVERY, "unlikely",
+        "The misfit is large: expect no gain over the joint representation.",
+        JOINT,
+    ),
+    Rule(
+        FITS, FITS, ("few",), "no difference expected",
+        "The factorization fits, but with few action dimensions it saves little: expect returns "
+        "like those of the joint representation.",
+        EITHER,
+    ),
+    Rule(
+        FITS, FITS, ("between",), "open",
+        "The factorization fits; the paper has no task with this many action dimensions.",
+        BOTH,
+    ),
+    Rule(
+        FITS, FITS, ("many",), "likely",
+        "The factorization fits and there are many action dimensions: a gain is likely.",
+        FASTR,
+    ),
+    Rule(
+        ANY, ANY, ("few",), "open",
+        "The misfit may matter, and with few action dimensions there is little to gain.",
+        JOINT,
+    ),
+    Rule(
+        ANY, ANY, ("between",), "open",
+        "The misfit may matter, and the paper has no task with this many action dimensions.",
+        BOTH,
+    ),
+    Rule(
+        ANY, ANY, ("many",), "open",
+        "The misfit may matter, but many action dimensions speak for a gain.",
+        BOTH,
+    ),
+)  # fmt: skip
+"""The first rule that applies gives the conclusion.
+
+The ranking loss decides before the moment loss, because training minimises it.
+"""
+SIZES: dict[Size, str] = {
+    "none": "no misfit found",
+    "small": "small",
+    "moderate": "moderate",
+    "large": "large",
+    "undecided": "too uncertain to call small or large",
+    "unknown": "too little is known to compare with",
+}
+ACTIONS: dict[Actions, str] = {
+    "few": f"the paper saw no measurable gain on tasks with {FEW_ACTIONS} or fewer",
+    "between": f"the paper's tasks have at most {FEW_ACTIONS} or at least {MANY_ACTIONS}",
+    "many": f"the paper's gains are on tasks with {MANY_ACTIONS} or more",
+}
 
 
 def verdict(evidence: Evidence) -> Verdict:
-    """The judgement that the paper's two conditions give."""
-    nce_size = size_of(evidence.nce, evidence.nce_known, LEARNED * evidence.chance)
-    moment_size = size_of(evidence.moment, evidence.moment_known, LEARNED)
-    gain = gain_of(nce_size, moment_size, evidence.spec)
+    """Apply the first rule that matches the evidence."""
+    nce = size_of(evidence.nce, evidence.nce_known, LEARNED * evidence.chance)
+    moment = size_of(evidence.moment, evidence.moment_known, LEARNED)
+    few, many = evidence.action_dim <= FEW_ACTIONS, evidence.action_dim >= MANY_ACTIONS
+    actions: Actions = "few" if few else "many" if many else "between"
+    rule = next(
+        rule
+        for rule in RULES
+        if nce in rule.nce and moment in rule.moment and actions in rule.actions
+    )
+    known = f"the joint predictor knows {evidence.nce_known:.2f} of {evidence.chance:.2f} nats"
+    explained = f"the joint predictor explains {evidence.moment_known:.1%}"
     return Verdict(
-        nce_size,
-        moment_size,
-        gain,
+        nce,
+        moment,
+        rule.gain,
         (
-            misfit_sentence(evidence, nce_size),
-            moment_sentence(evidence, moment_size),
-            dimension_sentence(evidence.spec),
-            gain_sentence(gain, nce_size, moment_size, evidence.spec),
+            f"NCE misfit {_in_words(evidence.nce, nce, 'nats')}; {known}.",
+            f"Moment misfit {_in_words(evidence.moment, moment, 'of the variance')}; {explained}.",
+            f"{counted(evidence.action_dim, 'action dimension')}: {ACTIONS[actions]}.",
+            rule.sentence,
         ),
-        tuple(doubts(evidence, nce_size, moment_size)),
+        _doubts(evidence, {nce, moment}),
+        rule.next_step.replace("TASK", shlex.quote(evidence.task) if evidence.task else "TASK"),
     )
 
 
 def size_of(estimate: Estimate, known: float, least: float) -> Size:
-    """How large a misfit is, as a share of what the joint predictor knows."""
+    """The size of a misfit as a share of what the joint predictor knows."""
     if known < least:
         return "unknown"
     value, low, high = (part / known for part in (estimate.value, estimate.low, estimate.high))
-    # An interval from below one bound to above the other says nothing either way.
+    # An interval from below one bound to above the other contradicts nothing.
     if low < SMALL and high > LARGE:
         return "undecided"
     if low <= 0 and high <= SMALL:
@@ -90,145 +266,44 @@ def size_of(estimate: Estimate, known: float, least: float) -> Size:
     return "moderate" if value < LARGE else "large"
 
 
-def gain_of(nce_size: Size, moment_size: Size, spec: EnvSpec) -> Gain:
-    """Both conditions together; the ranking loss decides, as it is what training minimises."""
-    if nce_size in ("unknown", "undecided"):
-        return "open"
-    if nce_size == "large":
-        return "unlikely"
-    if not fits(nce_size, moment_size):
-        return "open"
-    if spec.action_dim <= FEW_ACTIONS:
-        return "no difference expected"
-    return "likely" if spec.action_dim >= MANY_ACTIONS else "open"
+def _in_words(misfit: Estimate, size: Size, unit: str) -> str:
+    better = misfit.high < 0 and size != "unknown"
+    words = "the factorization predicts better" if better else SIZES[size]
+    interval = f"95% interval {misfit.low:+.4f} to {misfit.high:+.4f}"
+    return f"{misfit.value:+.4f} {unit} ({interval}): {words}"
 
 
-def fits(nce_size: Size, moment_size: Size) -> bool:
-    """Whether neither misfit speaks against the factorization."""
-    return nce_size in ("none", "small") and moment_size in ("none", "small")
-
-
-def misfit_sentence(evidence: Evidence, size: Size) -> str:
-    """The ranking misfit in words and numbers."""
-    nce, known = evidence.nce, evidence.nce_known
-    numbers = f"NCE misfit {nce.value:+.4f} nats (95% interval {nce.low:+.4f} to {nce.high:+.4f})"
-    if size == "unknown":
-        return (
-            f"{numbers}, but the joint predictor itself knows only {known:.3f} of "
-            f"{evidence.chance:.2f} nats about the next state: this data does not show what the "
-            "actions do, or the training was too short."
-        )
-    share = f"{nce.value / known:+.1%} of the {known:.2f} nats that the joint predictor knows"
-    return f"{numbers}: {named(nce, size)}, {share}."
-
-
-def moment_sentence(evidence: Evidence, size: Size) -> str:
-    """The moment misfit in words and numbers."""
-    moment, known = evidence.moment, evidence.moment_known
-    numbers = (
-        f"Moment misfit {moment.value:+.4f} of the variance "
-        f"(95% interval {moment.low:+.4f} to {moment.high:+.4f})"
-    )
-    if size == "unknown":
-        return f"{numbers}, where the joint predictor explains {known:.1%}: too little to judge."
-    return f"{numbers}: {named(moment, size)}, where the joint predictor explains {known:.1%}."
-
-
-SIZED: dict[Size, str] = {
-    "moderate": "a moderate",
-    "large": "a large",
-    "undecided": "an uncertain",
-    "unknown": "an unknown",
-}
-"""What speaks against the factorization, before the name of the misfit."""
-SIZES: dict[Size, str] = {
-    "none": "no misfit to be seen",
-    "small": "a small misfit",
-    "moderate": "a moderate misfit",
-    "large": "a large misfit",
-    "undecided": "too uncertain to call small or large",
-}
-
-
-def named(estimate: Estimate, size: Size) -> str:
-    """The size in words."""
-    return "the factorization predicts better" if estimate.high < 0 else SIZES[size]
-
-
-def dimension_sentence(spec: EnvSpec) -> str:
-    """The second condition."""
-    actions, smaller = spec.action_dim, min(spec.action_dim, spec.state_dim)
-    theory = f"{counted(actions, 'action dimension')} (min(d_s, d_a) = {smaller})"
-    if actions <= FEW_ACTIONS:
-        return f"{theory}: the paper saw no measurable gain on tasks with {FEW_ACTIONS} or fewer."
-    if actions >= MANY_ACTIONS:
-        return f"{theory}: the paper's gains are on tasks with {MANY_ACTIONS} or more."
-    return (
-        f"{theory}: between the paper's tasks, which have at most {FEW_ACTIONS} or at least "
-        f"{MANY_ACTIONS}."
-    )
-
-
-CONCLUSIONS: dict[Gain, str] = {
-    "likely": "Both of the paper's conditions hold: a gain from the factorization is likely.",
-    "unlikely": "The misfit is large: the bias of the factorization is likely to outweigh what it "
-    "saves, so expect no gain over the joint representation.",
-    "no difference expected": "The factorization fits, but with so few action dimensions it saves "
-    "little: expect returns like those of the joint representation.",
-}
-
-
-def gain_sentence(gain: Gain, nce_size: Size, moment_size: Size, spec: EnvSpec) -> str:
-    """The conclusion."""
-    if gain != "open":
-        return CONCLUSIONS[gain]
-    if nce_size in ("unknown", "undecided"):
-        return "The misfit is not known well enough to say whether a gain is likely."
-    if fits(nce_size, moment_size):
-        return "A gain is possible; the paper has no task with as many action dimensions."
-    return doubtful_sentence(nce_size, moment_size, spec)
-
-
-def doubtful_sentence(nce_size: Size, moment_size: Size, spec: EnvSpec) -> str:
-    """The conclusion where one of the misfits speaks against the factorization."""
-    odd = "moment misfit" if nce_size in ("none", "small") else "misfit"
-    size = SIZED[moment_size if odd == "moment misfit" else nce_size]
-    if spec.action_dim <= FEW_ACTIONS:
-        return (
-            f"Neither condition is clear of doubt: {size} {odd}, and few action dimensions to "
-            "save on; a gain would be a surprise, a loss is possible."
-        )
-    if spec.action_dim < MANY_ACTIONS:
-        return f"The action dimension is between the paper's tasks, and {size} {odd} is no help."
-    return f"The action dimension is in favour, {size} {odd} is not: a gain is possible."
-
-
-def doubts(evidence: Evidence, nce_size: Size, moment_size: Size) -> list[str]:
+def _doubts(evidence: Evidence, sizes: set[Size]) -> tuple[str, ...]:
     """Reasons to trust the verdict less."""
-    found = []
-    if evidence.still:
-        found.append(
-            f"Of {evidence.spec.action_dim} action coordinates "
-            f"{counted(len(evidence.still), 'never varies', 'never vary')} "
-            f"(number {', '.join(map(str, evidence.still))}, from 0): what they do is not in this "
-            "data."
-        )
-    if evidence.seeds < 3:
-        found.append(
-            f"Only {counted(evidence.seeds, 'training seed')}: how much training itself varies is "
-            "hardly known; five are better."
-        )
-    if evidence.test_episodes < 10:
-        few = counted(evidence.test_episodes, "test episode")
-        found.append(f"Only {few}: the interval over episodes is rough.")
-    for name in evidence.still_falling:
-        found.append(f"The {name} predictor was still improving in the last epoch: train longer.")
-    if evidence.quick:
-        found.append(
-            "Preset quick: smaller networks and fewer noise levels than the paper's, so that the "
-            "numbers are not comparable with those of preset paper."
-        )
-    settled = {nce_size, moment_size} - {"undecided", "unknown"}
-    if len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"}):
-        found.append("The two misfits disagree in size.")
-    return found
+    constant = ", ".join(map(str, evidence.constant_actions))
+    settled = sizes - {"undecided", "unknown"}
+    table = [
+        (
+            evidence.constant_actions,
+            f"{counted(len(evidence.constant_actions), 'action coordinate')} of "
+            f"{evidence.action_dim} never vary (counted from 0: {constant}): the data does not "
+            "show their effect.",
+        ),
+        (
+            evidence.seeds < 3,
+            f"Only {counted(evidence.seeds, 'training seed')}: the variation of training is hardly "
+            "known; use five.",
+        ),
+        (
+            evidence.test_episodes < 10,
+            f"Only {counted(evidence.test_episodes, 'test episode')}: the interval is rough.",
+        ),
+        *(
+            (True, f"The {name} predictor was still improving: train with more --epochs.")
+            for name in evidence.still_falling
+        ),
+        (
+            evidence.quick,
+            "Preset quick: the numbers are not comparable with those of preset paper.",
+        ),
+        (
+            len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"}),
+            "The two misfits disagree in size.",
+        ),
+    ]
+    return tuple(sentence for holds, sentence in table if holds)

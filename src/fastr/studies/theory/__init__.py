@@ -1,7 +1,8 @@
-"""The paper's theory as programs: each claim can be run, seen to hold, and seen to stop holding.
+"""The paper's theory as programs: each claim can be run, and seen where it stops holding.
 
-Everything is exact or NumPy in float64, but for the ranking loss, which JAX minimises in float32.
-Axis names beside those of `fastr.transition`: `next` (next states of a table), `term` (products of
-waves), `point` (places in a continuous space, or values along a curve), `member` (functions of a
-class), `run` (explorations side by side), `fit` (samples fitted side by side).
+One file per claim: `linearity`, `ratio`, `certificates`, `separation` (with `sieves`) and
+`exploration`. They share `mdp` and `waves` (MDPs known exactly), `fits` (minimisers of both
+objectives), `bounds` (covering numbers and certificates), `lsvi`, `intervals` and `page`.
+All is exact or NumPy in float64, except the ranking loss: JAX in float32. Axis names: `term`
+(products of waves), `wave` (frequencies), `fit` (samples fitted in parallel), `run` (explorations).
 """

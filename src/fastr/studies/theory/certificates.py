@@ -1,203 +1,180 @@
-"""Certificates: Theorem 1 with Lipschitz encoders, Proposition 1 with constants, Proposition 2.
-
-Numbers are given as natural logarithms where they leave the range of floats: with 67 states a
-covering number's logarithm is itself of the order of 10^60.
-"""
+"""Class sizes and certificates: Theorem 1, Propositions 1 and 2, on small classes and on tasks."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
 
-Class = Literal["factored", "joint"]
-KINDS: tuple[Class, ...] = get_args(Class)
+import numpy as np
+from numpy.random import Generator
 
-# State and action dimensions of the tasks of the paper's Table 1 (tab:full-results).
-TASKS = {
-    "cheetah-run": (17, 6),
-    "walker-walk": (24, 6),
-    "walker-run": (24, 6),
-    "quadruped-walk": (78, 12),
-    "quadruped-run": (78, 12),
-    "humanoid-stand": (67, 21),
-    "humanoid-walk": (67, 21),
-    "humanoid-run": (67, 21),
-    "dog-stand": (223, 38),
-    "dog-run": (223, 38),
-}
+from fastr.studies.theory.bounds import (
+    KINDS,
+    TASKS,
+    TEN,
+    Problem,
+    covering_number,
+    factored_scores,
+    log_certificate,
+    log_ratio,
+    log_sufficient_n,
+    of_task,
+    product_bound,
+)
+from fastr.studies.theory.page import Claim, Curve, Grid, Plot, Progress, Section, judge
+
+STATEMENT = (
+    "Theorem 1: the logarithm of the factored class's covering number is at most the sum of its "
+    "encoders', at radii epsilon/(3 B_m B_phi), epsilon/(3 B_m B_phi) and epsilon/(3 B_phi^2). "
+    "With L-Lipschitz encoders the exponent is D_max = max(d_s, d_a) instead of "
+    "D_sum = d_s + d_a (App. Lipschitz Instantiation).",
+    "Proposition 1: with probability 1 - delta, L(g_n) is at most epsilon_CP^2 + 8 R_n(G) + "
+    "4 R_n(H) + 2 (2 B_g + B_g^2) sqrt(2 log(1/delta)/n), Eq. (finite-sample). Proposition 2: the "
+    "sample sizes at which these certificates reach epsilon^2 have the ratio "
+    "Theta(epsilon^(-2 min(d_s, d_a))), Eq. (sample-ratio), as epsilon goes to 0; at a given n "
+    "the constants decide which certificate is the smaller one.",
+    "Two constants differ from the paper's. The joint encoder has the Lipschitz constant sqrt(2) "
+    "B_phi L, which the inclusion of the factored in the joint class needs. The entropy constant "
+    "covers radii up to B_g, as the lemma on entropy integrals asks. The constant c of the "
+    "Lipschitz entropy bound, open in the paper, is 1; so are all norms and L. Domains are unit "
+    "cubes, d = 512, delta = 0.05.",
+)
+CLAIMS = (
+    Claim(
+        "Theorem 1: the covering number of a product class is at most the product of its "
+        "factors' at the stated radii.",
+        "exact number over bound at most {cover:.2f} in {classes} random classes",
+        lambda found: found.cover <= 1.0,
+    ),
+    Claim(
+        "Proposition 2: the ratio of sample sizes has slope -2 min(d_s, d_a) in epsilon.",
+        "at epsilon = 1e-6 the slope is within {off:.1e} of it for every task",
+        lambda found: found.off < 0.01,
+    ),
+    Claim(
+        "With all norms at 1 the factored certificate is the smaller one at n = {samples:.0e} for "
+        "every task.",
+        "for {ordered} of {tasks} tasks; with the factors' own L for the joint encoder, as the "
+        "paper has it, for {as_stated}; with B_phi = {long:g} for {longer}",
+        lambda found: found.ordered == found.tasks,
+    ),
+    Claim(
+        "At n = {samples:.0e} a certificate says more than L <= B_g^2 = 1, which is known without "
+        "data.",
+        "the smallest certificate of all tasks is 10^{smallest:.1f}",
+        lambda found: found.smallest < 0.0,
+    ),
+)
+LONG = 3.0
+"""A larger B_phi, for which the certificates at a usual n have the other order."""
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What the bounds depend on (App. Notation; App. Lipschitz Instantiation)."""
+class Study:
+    """Sizes of the study."""
 
-    state_dim: int
-    """d_s"""
-    action_dim: int
-    """d_a"""
-    feature_dim: int = 8
-    """d"""
-    factor_norm: float = 1.0
-    """B_phi, at least 1"""
-    next_norm: float = 1.0
-    """B_m,inf, at least 1"""
-    lipschitz: float = 1.0
-    """L of the factors phi_s, phi_a and m"""
-    side: float = 1.0
-    """Side of the cubes that states and actions live in"""
-    entropy_constant: float = 1.0
-    """c in log N <= c d (L diam / epsilon)^p, which the paper leaves open"""
-    joint_stretch: float = math.sqrt(2.0)
-    """The joint encoder's Lipschitz constant over B_phi L.
+    seeds: tuple[int, ...]
+    classes: int = 20
+    """Small random classes per seed whose covering numbers are computed exactly."""
+    epsilon: float = 0.1
+    delta: float = 0.05
+    samples: float = 1e6
 
-    |phi_s(s) * phi_a(a) - phi_s(t) * phi_a(b)| <= B_phi L (|s - t| + |a - b|), and the sum is up to
-    sqrt(2) times the distance of the pairs: below sqrt(2), Theorem 1's inclusion can fail.
-    """
+    def run(self, progress: Progress) -> Section:
+        """Exact covering numbers, then the formulas."""
+        cover = 0.0
+        for i, seed in enumerate(self.seeds):
+            cover = max(cover, *covering_ratios(self.classes, np.random.default_rng(seed)))
+            progress((i + 1) / len(self.seeds))
+        problems = {name: of_task(name) for name in TASKS}
+        verdicts = judge(
+            CLAIMS,
+            cover=cover,
+            classes=self.classes * len(self.seeds),
+            off=max(
+                abs(limit_slope(problem, self.delta) + 2.0 * min(TASKS[name]))
+                for name, problem in problems.items()
+            ),
+            samples=self.samples,
+            tasks=len(TASKS),
+            ordered=self.ordered(problems),
+            as_stated=self.ordered(problems, joint_stretch=1.0),
+            long=LONG,
+            longer=self.ordered(problems, factor_norm=LONG),
+            smallest=min(self.certificates(problem)[0] for problem in problems.values()),
+        )
+        title, plots = "Class sizes and certificates", (self.certificate_plot(), self.ratio_plot())
+        return Section("certificates", title, STATEMENT, verdicts, (self.table(problems),), plots)
 
-    @property
-    def score_bound(self) -> float:
-        """B_g = B_phi^2 B_m,inf, what the norms imply."""
-        return self.factor_norm**2 * self.next_norm
+    def certificates(self, problem: Problem) -> list[float]:
+        """log10 of both classes' certificates at the usual n."""
+        log_n = math.log(self.samples)
+        return [log_certificate(problem, kind, log_n, self.delta) / TEN for kind in KINDS]
 
-    @property
-    def joint_lipschitz(self) -> float:
-        """L of the joint encoder."""
-        return self.joint_stretch * self.factor_norm * self.lipschitz
+    def ordered(self, problems: dict[str, Problem], **changes: float) -> int:
+        """The number of problems whose factored certificate is at most the joint one."""
+        pairs = [self.certificates(replace(problem, **changes)) for problem in problems.values()]
+        return sum(factored <= joint for factored, joint in pairs)
 
-    def dimension(self, kind: Class) -> int:
-        """D_max = max(d_s, d_a) or D_sum = d_s + d_a, the entropy's exponent."""
-        if kind == "factored":
-            return max(self.state_dim, self.action_dim)
-        return self.state_dim + self.action_dim
+    def table(self, problems: dict[str, Problem]) -> Grid:
+        """Each task's dimensions, sufficient sample sizes and certificates."""
+        rows = []
+        for name, problem in problems.items():
+            needed = [log_sufficient_n(problem, k, self.epsilon, self.delta) / TEN for k in KINDS]
+            dims = (*TASKS[name], *(problem.dimension(kind) for kind in KINDS))
+            sizes = [f"10^{value:,.0f}" for value in (*needed, needed[1] - needed[0])]
+            bounds = [f"10^{value:.1f}" for value in self.certificates(problem)]
+            rows.append((name, *map(str, dims), *sizes, *bounds))
+        columns = (
+            *("task", "d_s", "d_a", "D_max", "D_sum", "n, factored", "n, joint", "ratio"),
+            *("certificate, factored", "certificate, joint"),
+        )
+        title = (
+            f"Sample sizes sufficient for L <= {self.epsilon}^2, and the certificate on L at "
+            f"n = {self.samples:.0e} (tasks of Table 1)"
+        )
+        return Grid(title, columns, tuple(rows))
 
+    def certificate_plot(self) -> Plot:
+        """Both certificates against n, on the smallest problem that is covered and on a task."""
+        powers = np.linspace(0.0, 60.0, 61)
+        problems = {"d_s = d_a = 3, d = 8": Problem(3, 3), "cheetah": of_task("cheetah-run")}
+        curves = []
+        for color, (label, problem) in enumerate(problems.items()):
+            for kind, look in (("factored", "line"), ("joint", "dashed")):
+                y = [log_certificate(problem, kind, p * TEN, self.delta) / TEN for p in powers]
+                name = f"{kind}, {label}"
+                curves.append(Curve(name, powers.tolist(), y, look=look, color=color))
+        known = Curve("known without data", (0.0, 60.0), (0.0, 0.0), look="dotted", color=7)
+        axes = "log10 n", "log10 of the certificate"
+        title = "Certificates on L(g_n), Proposition 1"
+        return Plot("certificates", title, *axes, (*curves, known), "linear", "linear")
 
-@dataclass(frozen=True)
-class Term:
-    """One encoder's share of an entropy: exp(log_scale) epsilon^-dimension."""
-
-    log_scale: float
-    dimension: int
-
-
-def lipschitz_term(problem: Problem, dimension: int, lipschitz: float, shrink: float) -> Term:
-    """log N(F, epsilon / shrink) <= c d (L diam shrink / epsilon)^p (App. Lipschitz Instantiation).
-
-    The domain is a cube of p dimensions, so its diameter is side sqrt(p).
-    """
-    reach = lipschitz * problem.side * math.sqrt(dimension) * shrink
-    scale = math.log(problem.entropy_constant * problem.feature_dim)
-    return Term(scale + dimension * math.log(reach), dimension)
-
-
-def entropy_terms(problem: Problem, kind: Class) -> list[Term]:
-    """The summands of log N(G, epsilon): Theorem 1, or its two-term form for the joint class."""
-    factor, nexts, lipschitz = problem.factor_norm, problem.next_norm, problem.lipschitz
-    states, actions = problem.state_dim, problem.action_dim
-    if kind == "factored":
-        return [
-            lipschitz_term(problem, states, lipschitz, 3.0 * nexts * factor),
-            lipschitz_term(problem, actions, lipschitz, 3.0 * nexts * factor),
-            lipschitz_term(problem, states, lipschitz, 3.0 * factor**2),
-        ]
-    return [
-        lipschitz_term(problem, states + actions, problem.joint_lipschitz, 2.0 * nexts),
-        lipschitz_term(problem, states, lipschitz, 2.0 * factor**2),
-    ]
-
-
-def log_sum(logs: list[float]) -> float:
-    """log of the sum of exponentials."""
-    largest = max(logs)
-    return largest + math.log(sum(math.exp(value - largest) for value in logs))
-
-
-def log_scale(problem: Problem, kind: Class) -> float:
-    """log A with log N(G, tau) <= A tau^-D for every tau up to B_g (Eq. (Gfac-lip-rate)).
-
-    A smaller power p of 1/tau is at most B_g^(D-p) tau^-D there. The paper's A covers tau <= 1
-    only, while its lemma on entropy integrals asks for tau up to B_g.
-    """
-    dimension, reach = problem.dimension(kind), math.log(problem.score_bound)
-    terms = entropy_terms(problem, kind)
-    return log_sum([term.log_scale + (dimension - term.dimension) * reach for term in terms])
-
-
-def log_rademacher(log_scale: float, dimension: int, radius: float) -> float:
-    """log K of the lemma "Polynomial entropy implies a Rademacher rate": R_n <= K n^(-1/D).
-
-    K = 4 R + 24 sqrt(A) R^(1 - D/2) / (D - 2).
-    """
-    if dimension <= 2:
-        raise ValueError(f"the rate n^(-1/D) needs D > 2; D is {dimension}.")
-    integral = math.log(24.0 / (dimension - 2)) + 0.5 * log_scale
-    return log_sum([math.log(4.0 * radius), integral + (1 - dimension / 2) * math.log(radius)])
+    def ratio_plot(self) -> Plot:
+        """The ratio of sufficient sample sizes against epsilon for one task of each body."""
+        powers = np.linspace(-4.0, 0.0, 17)
+        curves = []
+        for color, task in enumerate(("cheetah-run", "quadruped-run", "humanoid-run", "dog-run")):
+            ratios = np.array([log_ratio(of_task(task), 10.0**p, self.delta) for p in powers])
+            label = f"{task}, min(d_s, d_a) = {min(TASKS[task])}"
+            grown = (ratios - ratios[-1]) / TEN
+            curves.append(Curve(label, powers.tolist(), grown.tolist(), color=color))
+        axes = "log10 epsilon", "log10 of the ratio over that at epsilon = 1"
+        title = "Sufficient n, joint over factored, Proposition 2"
+        return Plot("sample-ratio", title, *axes, tuple(curves), "linear", "linear")
 
 
-def log_rate_constant(problem: Problem, kind: Class) -> float:
-    """log of 8 K(G) + 4 K(H), the coefficient of n^(-1/D) in Eq. (finite-sample).
-
-    H is the integrated quadratic class: its entropy is that of G at tau / (2 B_g)
-    (Eq. (H-cover)), its radius B_g^2.
-    """
-    bound, dimension = problem.score_bound, problem.dimension(kind)
-    scale = log_scale(problem, kind)
-    of_scores = log_rademacher(scale, dimension, bound)
-    squared = scale + dimension * math.log(2.0 * bound)
-    of_squares = log_rademacher(squared, dimension, bound**2)
-    return log_sum([math.log(8.0) + of_scores, math.log(4.0) + of_squares])
+def limit_slope(problem: Problem, delta: float) -> float:
+    """The slope of the log ratio of sample sizes in log epsilon, near zero."""
+    epsilon, step = 1e-6, 2.0
+    rise = log_ratio(problem, epsilon * step, delta) - log_ratio(problem, epsilon, delta)
+    return rise / math.log(step)
 
 
-def deviation(problem: Problem, delta: float) -> float:
-    """2 (2 B_g + B_g^2) sqrt(2 log(1/delta)): over sqrt(n), the tail of Eq. (finite-sample)."""
-    bound = problem.score_bound
-    return 2.0 * (2.0 * bound + bound**2) * math.sqrt(2.0 * math.log(1.0 / delta))
-
-
-def log_certificate(
-    problem: Problem, kind: Class, log_n: float, delta: float, cp_error: float = 0.0
-) -> float:
-    """log of Proposition 1's bound on L(g_n) for Lipschitz encoders, both terms kept apart.
-
-    `cp_error` is epsilon_CP^2 (remark "Non-realizable case"); the joint class has none.
-    """
-    rate = log_rate_constant(problem, kind) - log_n / problem.dimension(kind)
-    parts = [rate, math.log(deviation(problem, delta)) - log_n / 2.0]
-    if kind == "factored" and cp_error > 0.0:
-        parts.append(math.log(cp_error))
-    return log_sum(parts)
-
-
-def log_sufficient_n(
-    problem: Problem, kind: Class, epsilon: float, delta: float, cp_error: float = 0.0
-) -> float:
-    """log of the smallest n whose certificate is at most epsilon^2 (Proposition 2).
-
-    By bisection on the full certificate; each class gets delta / 2, as in the proof's union bound.
-    Infinite where the bias alone is more than epsilon^2.
-    """
-    target = 2.0 * math.log(epsilon)
-    if kind == "factored" and cp_error >= epsilon**2:
-        return math.inf
-    low, high = 0.0, 1.0
-
-    def certified(log_n: float) -> bool:
-        return log_certificate(problem, kind, log_n, delta / 2.0, cp_error) <= target
-
-    if certified(low):
-        return low
-    while not certified(high):
-        low, high = high, 2.0 * high
-    while high - low > 1e-12 * high:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if certified(middle) else (middle, high)
-    return high
-
-
-def log_ratio(problem: Problem, epsilon: float, delta: float) -> float:
-    """log of n_joint / n_fac, Eq. (sample-ratio): slope -2 min(d_s, d_a) in log epsilon at 0."""
-    joint = log_sufficient_n(problem, "joint", epsilon, delta)
-    return joint - log_sufficient_n(problem, "factored", epsilon, delta)
-
-
-def of_task(name: str) -> Problem:
-    """The problem with a task's dimensions, the paper's feature size and all norms at 1."""
-    return Problem(*TASKS[name], feature_dim=512)
+def covering_ratios(classes: int, generator: Generator) -> list[float]:
+    """Exact covering number over Theorem 1's bound for random small classes and radii."""
+    ratios = []
+    for _ in range(classes):
+        states, actions, nexts = (generator.normal(size=(4, size, 2)) for size in (3, 2, 3))
+        radius = float(generator.uniform(0.5, 12.0))
+        exact = covering_number(factored_scores(states, actions, nexts), radius)
+        ratios.append(exact / product_bound(states, actions, nexts, radius))
+    return ratios

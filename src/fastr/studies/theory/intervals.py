@@ -1,4 +1,4 @@
-"""Means over seeds with 95 % intervals, and exponents of power laws."""
+"""Means over seeds with 95 % intervals, and exponents and crossings of power laws."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
+
+Line = Float[np.ndarray, " point"]
 
 
 class Interval(NamedTuple):
@@ -15,8 +17,8 @@ class Interval(NamedTuple):
     low: np.ndarray | None
     high: np.ndarray | None
 
-    def text(self, form: str = ".2f") -> str:
-        """A single mean, with its interval if there is one, for people."""
+    def __format__(self, form: str) -> str:
+        """A single mean and its interval, e.g. 1.50 [1.20, 1.80]."""
         if self.low is None:
             return f"{self.mean:{form}}"
         return f"{self.mean:{form}} [{self.low:{form}}, {self.high:{form}}]"
@@ -27,7 +29,7 @@ class Interval(NamedTuple):
         return Interval(function(self.mean), low, high)
 
     def below(self, other: "Interval") -> np.ndarray | None:
-        """Where this interval ends before the other begins; None if there are no intervals."""
+        """Where this interval ends before the other starts; None without intervals."""
         if self.high is None or other.low is None:
             return None
         return np.asarray(self.high < other.low)
@@ -47,18 +49,12 @@ def log_interval(values: Float[np.ndarray, "seed *point"]) -> Interval:
     return interval(np.log(values)).under(np.exp)
 
 
-def exponents(
-    x: Float[np.ndarray, " point"], y: Float[np.ndarray, "seed point"]
-) -> Float[np.ndarray, " seed"]:
+def exponents(x: Line, y: Float[np.ndarray, "seed point"]) -> Float[np.ndarray, " seed"]:
     """Each seed's slope of log y against log x, by least squares."""
     return np.polyfit(np.log(x), np.log(y).T, 1)[0]
 
 
-def crossing(
-    x: Float[np.ndarray, " point"],
-    first: Float[np.ndarray, " point"],
-    second: Float[np.ndarray, " point"],
-) -> float:
+def crossing(x: Line, first: Line, second: Line) -> float:
     """Where `second` falls below `first` for good, interpolated in logarithms; or infinity."""
     gap = np.log(second) - np.log(first)
     above = np.nonzero(gap > 0)[0]

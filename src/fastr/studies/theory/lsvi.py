@@ -1,7 +1,7 @@
-"""LSVI-UCB (Jin et al. 2020) with any feature, many runs side by side, exact regret.
+"""LSVI-UCB (Jin et al. 2020) with any feature, many runs in parallel, exact regret.
 
 App. Conditional Implication for LSVI-UCB: episodes of fixed length, the elliptical bonus, and
-Definition "approximate Bellman linearity" as the measure of how well a feature serves it.
+Definition "approximate Bellman linearity" as the measure of a feature's error.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.random import Generator
 from scipy import optimize
 
-from fastr.studies.theory.mdp import FiniteMDP
+from fastr.studies.theory.mdp import Feature, FiniteMDP
 
 
 @dataclass(frozen=True)
 class Explore:
-    """An exploration run."""
+    """Settings of exploration."""
 
     episodes: int = 3_000
     horizon: int = 6
@@ -25,11 +26,11 @@ class Explore:
     ridge: float = 0.01
     """lambda: the regression's prior precision."""
     start: int = 0
-    """The state every episode begins in."""
+    """The first state of every episode."""
 
 
 class Outcome(NamedTuple):
-    """What the runs came to."""
+    """Results of the runs."""
 
     regret: Float[np.ndarray, "run episode"]
     """Cumulative, of the exact value of each episode's policy."""
@@ -38,10 +39,8 @@ class Outcome(NamedTuple):
     the class V_LSVI of the proposition."""
 
 
-def unit_features(
-    feature: Float[np.ndarray, "state action feature"],
-) -> Float[np.ndarray, "state action feature"]:
-    """The same span in one gauge: second moment a multiple of the identity, norms at most 1."""
+def unit_features(feature: Feature) -> Feature:
+    """The same span, scaled: second moment a multiple of the identity, norms at most 1."""
     rows = feature.reshape(-1, feature.shape[-1])
     left, sizes, _ = np.linalg.svd(rows, full_matrices=False)
     white = np.where(sizes > 1e-9 * sizes[0], left, 0.0)
@@ -72,7 +71,7 @@ def policy_value(
 class _Regression:
     """Ridge regression per run and step on all episodes so far, by rank-one updates."""
 
-    def __init__(self, features: Float[np.ndarray, "run state action feature"], config: "Explore"):
+    def __init__(self, features: Float[np.ndarray, "run state action feature"], config: Explore):
         horizon = config.horizon
         runs, states, actions, size = features.shape
         self.rows = features.reshape(runs, states * actions, size)
@@ -90,7 +89,7 @@ class _Regression:
         return mean, np.sqrt(np.maximum(self.spread[:, h], 0.0)).reshape(self.shape)
 
     def observe(self, pairs: np.ndarray, rewards: np.ndarray, nexts: np.ndarray) -> None:
-        """Take in one episode of every run: (run, step) arrays."""
+        """Add one episode of every run: (run, step) arrays."""
         runs, steps = np.indices(pairs.shape)
         seen = self.rows[runs, pairs]
         self.landed[runs, steps, :, nexts] += seen
@@ -106,27 +105,26 @@ def explore(
     mdp: FiniteMDP,
     features: Float[np.ndarray, "run state action feature"],
     config: Explore,
-    generator: np.random.Generator,
+    generator: Generator,
 ) -> Outcome:
     """LSVI-UCB in every run, each with its own feature."""
-    horizon, runs = config.horizon, len(features)
-    best = optimal_values(mdp, horizon)[0, config.start]
+    best = optimal_values(mdp, config.horizon)[0, config.start]
     chances = mdp.kernel.cumsum(-1)
     regression = _Regression(features, config)
-    regret = np.zeros((runs, config.episodes))
+    regret = np.zeros((len(features), config.episodes))
     marks = set(np.linspace(0, config.episodes - 1, 4).astype(int))
     values = []
     for episode in range(config.episodes):
-        choices, seen = _plan(regression, config)
+        choices, planned = _plan(regression, config)
         regret[:, episode] = best - policy_value(mdp, choices, config.start)
-        _play(mdp, chances, choices, regression, config.start, generator)
+        regression.observe(*_play(mdp, chances, choices, config.start, generator))
         if episode in marks:
-            values.append(seen)
+            values.append(planned)
     return Outcome(regret.cumsum(1), np.concatenate(values, axis=1))
 
 
 def _plan(regression: _Regression, config: Explore) -> tuple[np.ndarray, np.ndarray]:
-    """Optimistic values by backward induction: greedy choices and the values themselves."""
+    """Greedy choices and optimistic values, by backward induction."""
     runs, states, _ = regression.shape
     value = np.zeros((runs, states))
     choices = np.zeros((runs, config.horizon, states), dtype=int)
@@ -140,14 +138,9 @@ def _plan(regression: _Regression, config: Explore) -> tuple[np.ndarray, np.ndar
 
 
 def _play(
-    mdp: FiniteMDP,
-    chances: np.ndarray,
-    choices: np.ndarray,
-    regression: _Regression,
-    start: int,
-    generator: np.random.Generator,
-) -> None:
-    """One episode of every run, taken into the regression."""
+    mdp: FiniteMDP, chances: np.ndarray, choices: np.ndarray, start: int, generator: Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One episode of every run: its pairs (s,a), rewards and next states."""
     runs, horizon, _ = choices.shape
     state = np.full(runs, start)
     pairs, rewards, nexts = (np.zeros((runs, horizon), dtype) for dtype in (int, float, int))
@@ -158,13 +151,11 @@ def _play(
         passed = chances[state, action] <= generator.uniform(size=(runs, 1))
         state = np.minimum(passed.sum(-1), len(mdp.reward) - 1)
         nexts[:, h] = state
-    regression.observe(pairs, rewards, nexts)
+    return pairs, rewards, nexts
 
 
 def misspecification(
-    mdp: FiniteMDP,
-    feature: Float[np.ndarray, "state action feature"],
-    values: Float[np.ndarray, "value state"],
+    mdp: FiniteMDP, feature: Feature, values: Float[np.ndarray, "value state"]
 ) -> float:
     """eta of Definition "approximate Bellman linearity" for these V.
 

@@ -1,78 +1,147 @@
-"""One page of sections: self-contained HTML, with each plot's numbers as CSV beside it."""
+"""What a study reports: claims with verdicts, tables and plots, as data and on one page."""
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from fastr.report.pages import rendering
-from fastr.report.pages.rendering import embedded
-from fastr.studies.theory.report import Curve, Plot, Section
+import numpy as np
 
-LINES = {"line": "-", "dashed": "--", "dotted": ":"}
+from fastr.report import plots
+from fastr.report.page import Page, write_page
+from fastr.report.page import Section as Part
+from fastr.report.table import Cell, Table
+from fastr.studies.theory.intervals import Interval
 
-
-def write_page(sections: Sequence[Section], command: str, directory: Path) -> Path:
-    """Write index.html and the CSV files; the page's path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for section in sections:
-        for plot in section.plots:
-            write_csv(plot, directory / f"{plot.name}.csv")
-    page = directory / "index.html"
-    page.write_text(page_text(sections, command), encoding="utf-8")
-    return page
-
-
-def page_text(sections: Sequence[Section], command: str) -> str:
-    """The whole page."""
-    plots = [plot for section in sections for plot in section.plots]
-    pictures = {plot.name: embedded(svg(plot), "svg+xml") for plot in plots}
-    return rendering.page(
-        "fastr.studies.theory", parts=sections, command=command, pictures=pictures
-    )
+Progress = Callable[[float], None]
+"""Takes the share of the work that is done, from 0 to 1."""
+DASHES = {"line": "-", "dashed": "--", "dotted": ":"}
+VERDICTS = {
+    True: Cell("holds", tone="good"),
+    False: Cell("does not hold", tone="bad"),
+    None: Cell("no verdict"),
+}
+LEAD = (
+    "Each section states a claim of the paper, what was measured, and whether the measurement "
+    "agrees. A claim that does not hold is marked so."
+)
 
 
-def svg(plot: Plot) -> bytes:
-    """The picture as SVG."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot; `low` and `high`, if given, are its interval over seeds."""
 
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
-    axes = figure.add_subplot()
-    for curve in plot.curves:
-        draw_curve(axes, curve)
-    axes.set(xscale=plot.x_scale, yscale=plot.y_scale, title=plot.title)
-    axes.set(xlabel=plot.x_label, ylabel=plot.y_label)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    buffer = io.BytesIO()
-    FigureCanvasSVG(figure).print_svg(buffer)
-    return buffer.getvalue()
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    look: str = "line"
+    """One of `DASHES`."""
+    color: int = 0
+    """Place in the palette."""
 
 
-def draw_curve(axes, curve: Curve) -> None:
-    """A line with its interval as a band."""
-    color = f"C{curve.color}"
-    marker = "o" if curve.low and len(curve.x) < 20 else None
-    axes.plot(
-        *(curve.x, curve.y),
-        LINES[curve.look],
-        color=color,
-        marker=marker,
-        markersize=3,
-        label=curve.label,
-    )
-    if curve.low:
-        axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
+def banded(label: str, x: Any, summary: Interval, look: str = "line", color: int = 0) -> Curve:
+    """A curve of means with their interval, if there is one."""
+    mean, low, high = (() if part is None else part.tolist() for part in summary)
+    return Curve(label, np.asarray(x, float).tolist(), mean, low, high, look=look, color=color)
 
 
-def write_csv(plot: Plot, path: Path) -> None:
-    """Every point of every curve: curve, x, y, and the interval where there is one."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("curve", plot.x_label, plot.y_label, "low", "high"))
-        for curve in plot.curves:
-            blank = [""] * len(curve.x)
-            sides = (curve.low or blank, curve.high or blank)
-            rows = zip(curve.x, curve.y, *sides, strict=True)
-            writer.writerows((curve.label, *row) for row in rows)
+@dataclass(frozen=True)
+class Plot:
+    """A plot, whose numbers are written as CSV under its name."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...]
+    x_scale: str = "log"
+    y_scale: str = "log"
+
+    def figure(self) -> plots.Figure:
+        """The plot for the page."""
+        axes = plots.Axes(self.x_label, self.y_label, self.x_scale, self.y_scale)
+        lines = [
+            plots.Curve(one.label, one.x, one.y, one.low, one.high, one.color, DASHES[one.look])
+            for one in self.curves
+        ]
+        return plots.curves(self.name, self.title, lines, axes)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of texts."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, what was measured, and whether the measurement agrees."""
+
+    claim: str
+    measured: str
+    holds: bool | None
+    """None if intervals decide and one seed has none."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One study's part of the page, and of theory.json."""
+
+    name: str
+    title: str
+    statement: tuple[str, ...]
+    """Paragraphs: what is claimed, where the paper claims it, how it was measured."""
+    verdicts: tuple[Verdict, ...]
+    grids: tuple[Grid, ...] = ()
+    plots: tuple[Plot, ...] = ()
+
+    def part(self) -> Part:
+        """The section for the page: plots, then verdicts and tables."""
+        rows = [(one.claim, one.measured, VERDICTS[one.holds]) for one in self.verdicts]
+        claims = Table(f"{self.name}-claims", "Claims", ("claim", "measured", "verdict"), rows)
+        tables = [
+            Table(f"{self.name}-{place}", grid.title, grid.columns, grid.rows)
+            for place, grid in enumerate(self.grids, start=1)
+        ]
+        figures = [plot.figure() for plot in self.plots]
+        return Part(f"claim-{self.name}", self.title, self.statement, figures, [claims, *tables])
+
+
+def write_sections(sections: Sequence[Section], command: str, path: Path) -> None:
+    """Write the page of these sections, made by this command."""
+    parts = [section.part() for section in sections]
+    write_page(Page("The theory, run", LEAD, parts, command), path)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim to be judged by a study's results, which are named in braces in both texts."""
+
+    text: str
+    measured: str
+    holds: Callable[[Any], Any]
+    """Whether the results agree, at every size if at several; None if there are no intervals."""
+
+
+def judge(claims: Iterable[Claim], **results: Any) -> tuple[Verdict, ...]:
+    """The verdicts of these results on these claims."""
+    verdicts = []
+    for claim in claims:
+        text, measured = claim.text.format_map(results), claim.measured.format_map(results)
+        agrees = claim.holds(SimpleNamespace(**results))
+        verdicts.append(Verdict(text, measured, None if agrees is None else bool(np.all(agrees))))
+    return tuple(verdicts)
+
+
+def how_often(apart: np.ndarray | None) -> str:
+    """At how many sizes two intervals are apart."""
+    if apart is None:
+        return "one seed has no interval"
+    return f"intervals apart at {apart.sum()} of {len(apart)} sizes"

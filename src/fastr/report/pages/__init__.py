@@ -1,1 +1,0 @@
-"""HTML pages that need nothing beside them: what those of reports, diagnoses and studies share."""

@@ -1,0 +1,245 @@
+"""Density or log ratio: what is linear in psi, or in its random Fourier features.
+
+exp(psi^T m) = exp(|psi|^2 / 2) E_w[cos(w^T psi - w^T m)] exp(|m|^2 / 2),   w ~ N(0, I)
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from numpy.random import Generator
+
+from fastr.studies.theory.fits import Descent, factored_fit, ranking_fits
+from fastr.studies.theory.intervals import Interval, interval
+from fastr.studies.theory.linearity import off_span
+from fastr.studies.theory.mdp import CPMDP, EnergyMDP, Feature, Table, energy, mixture, population
+from fastr.studies.theory.page import Claim, Grid, Plot, Progress, Section, banded, judge
+
+STATEMENT = (
+    "The paper assumes that the density is a CP product, Eq. (cp), which makes psi a linear-MDP "
+    "feature, and trains psi by the ranking loss of Eq. (nce), which fits the log ratio as one. "
+    "Neither assumption implies the other. If log P(s'|s,a)/q(s') = psi^T m - log Z(s,a), the "
+    "density is q exp(psi^T m) / Z, which is not linear in psi.",
+    "The Fourier critic connects them: exp(psi^T m) is exp(|psi|^2/2) exp(|m|^2/2) times a "
+    "Gaussian kernel, so that E[V(s')|s,a] is, in the limit of many frequencies w, linear in "
+    "exp(|psi|^2/2) / Z(s,a) times the sines and cosines of w^T psi. A critic on plain sines and "
+    "cosines lacks the factor in front; since Z depends on (s,a) through psi alone, enough of them "
+    "still approximate the product.",
+    "Measured: psi of d coordinates learned at n = infinity by the L2 objective (density) and by "
+    "the ranking loss (log ratio), on exact CP-MDPs and on energy-based MDPs whose log ratio is "
+    "exactly CP. The residual is the share of E[V(s')|s,a] over random V that no linear function "
+    "of the features explains: 0 is a linear-MDP feature, 1 is useless. `best d` is the smallest "
+    "residual of any d features (singular values), `random` is as many random numbers per (s,a) "
+    "as there are Fourier features.",
+)
+LABELS = {
+    "l2": "psi of the L2 objective",
+    "ranking": "psi of the ranking loss",
+    "best d": "best d features",
+    "l2 fourier": "Fourier features of the L2 psi",
+    "ranking fourier": "Fourier features of the ranking psi",
+    "ranking normalised": "the same times exp(|psi|^2/2)/Z",
+    "random": "random features",
+}
+LOOKS = {"l2": "dashed", "ranking": "dashed", "best d": "dashed", "random": "dotted"}
+DESCENT = Descent(steps=1500, rate=0.05, starts=4, penalty=0.0)
+FLOOR = 1e-5
+"""Smaller residuals are plotted as this."""
+CP, ENERGY = "exact CP", "energy-based"
+Residuals = dict[str, Float[np.ndarray, "seed count"]]
+
+
+# cp and energy are the residuals of the largest number of features by name, middle those of energy
+# at the middle number.
+CLAIMS = (
+    Claim(
+        "Where the density is CP, psi of the L2 objective is a linear-MDP feature.",
+        "residual {cp[l2]:.3f}",
+        lambda found: found.cp["l2"].mean < 0.01,
+    ),
+    Claim(
+        "Where the density is CP, psi of the ranking loss is a linear-MDP feature.",
+        "residual {cp[ranking]:.3f}",
+        lambda found: found.cp["ranking"].mean < 0.01,
+    ),
+    Claim(
+        "Where the log ratio is CP, psi of the ranking loss is a linear-MDP feature.",
+        "residual {energy[ranking]:.3f}; psi of the L2 objective: {energy[l2]:.3f}",
+        lambda found: found.energy["ranking"].mean < 0.01,
+    ),
+    Claim(
+        "Fourier features of the ranking psi close the gap in both families "
+        "(below a fifth of psi's own residual at {counts[1]} features).",
+        "{cp[ranking fourier]:.3f} on exact CP, {energy[ranking fourier]:.3f} on energy-based MDPs",
+        lambda found: [
+            family["ranking fourier"].mean < 0.2 * family["ranking"].mean
+            for family in (found.cp, found.energy)
+        ],
+    ),
+    Claim(
+        "With the factor exp(|psi|^2/2)/Z of the identity, Fourier features leave less than "
+        "without it ({counts[0]} features, energy-based).",
+        "{middle[ranking normalised]:.3f} with, {middle[ranking fourier]:.3f} without; at "
+        "{counts[1]} features {energy[ranking normalised]:.3f} and {energy[ranking fourier]:.3f}",
+        lambda found: (
+            found.middle["ranking normalised"].mean < found.middle["ranking fourier"].mean
+        ),
+    ),
+    Claim(
+        "On energy-based MDPs Fourier features of the ranking psi beat those of the L2 psi.",
+        "{energy[ranking fourier]:.3f} against {energy[l2 fourier]:.3f} at {counts[1]} features",
+        lambda found: found.energy["ranking fourier"].mean < found.energy["l2 fourier"].mean,
+    ),
+)
+
+
+def waves_of(
+    feature: Feature, frequencies: Float[np.ndarray, "feature wave"]
+) -> Float[np.ndarray, "state action fourier"]:
+    """The sines and cosines of w^T psi."""
+    angles = feature @ frequencies
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+
+
+def plain_fourier(
+    feature: Feature, count: int, generator: Generator
+) -> Float[np.ndarray, "state action fourier"]:
+    """`count` Fourier features, as in the Fourier critic: psi scaled, no normaliser.
+
+    Each coordinate is centred and scaled to variance 1/d, so that typical distances are near 1.
+    """
+    rows = feature.reshape(-1, feature.shape[-1])
+    scaled = (feature - rows.mean(0)) / (rows.std(0) + 1e-12) / np.sqrt(feature.shape[-1])
+    return waves_of(scaled, generator.normal(size=(feature.shape[-1], count // 2)))
+
+
+def normalised_fourier(
+    feature: Feature,
+    target: Float[np.ndarray, "next feature"],
+    base: Float[np.ndarray, " next"],
+    count: int,
+    generator: Generator,
+) -> Float[np.ndarray, "state action fourier"]:
+    """`count` Fourier features times exp(|psi|^2 / 2) / Z: linear in the limit, by the identity.
+
+    The scale between psi and m is free; psi and m are given the same mean square.
+    """
+    gauge = np.sqrt(np.square(target).mean(0) / np.maximum(np.square(feature).mean((0, 1)), 1e-12))
+    psi, m = feature * np.sqrt(gauge), target / np.maximum(np.sqrt(gauge), 1e-12)
+    log_weight = 0.5 * np.square(psi).sum(-1) - np.log(np.exp(psi @ m.T) @ base)
+    weight = np.exp(log_weight - log_weight.max())
+    return weight[..., None] * waves_of(psi, generator.normal(size=(psi.shape[-1], count // 2)))
+
+
+def bellman_residual(kernel: Table, feature: Feature) -> float:
+    """The share of E[V(s')|s,a] that no linear function of the feature and a constant explains.
+
+    The root of the residual's over the total variance across (s,a), for V of independent standard
+    normal values: the average form of Definition "approximate Bellman linearity".
+    """
+    centred = kernel - kernel.mean((0, 1))
+    with_one = np.concatenate([feature, np.ones((*feature.shape[:2], 1))], axis=-1)
+    return float(np.linalg.norm(off_span(with_one, centred)) / np.linalg.norm(centred))
+
+
+def best_residual(kernel: Table, features: int) -> float:
+    """The smallest `bellman_residual` of any feature with this many coordinates (Eckart-Young)."""
+    centred = (kernel - kernel.mean((0, 1))).reshape(-1, kernel.shape[-1])
+    sizes = np.linalg.svd(centred, compute_uv=False)
+    return float(np.sqrt(np.square(sizes[features:]).sum() / np.square(sizes).sum()))
+
+
+@dataclass(frozen=True)
+class Study:
+    """Sizes of the study."""
+
+    seeds: tuple[int, ...]
+    states: int = 30
+    actions: int = 20
+    counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
+    descent: Descent = DESCENT
+
+    def run(self, progress: Progress) -> Section:
+        """Both families, all seeds."""
+        found = {}
+        for i, (name, family) in enumerate({CP: mixture, ENERGY: energy}.items()):
+            generators = [np.random.default_rng(seed) for seed in self.seeds]
+            models = [family(self.states, self.actions, generator) for generator in generators]
+            found[name] = self.residuals(models, generators)
+            progress((i + 1) / 2)
+        half = len(self.counts) // 2
+        verdicts = judge(
+            CLAIMS,
+            cp=means(found[CP], -1),
+            energy=means(found[ENERGY], -1),
+            middle=means(found[ENERGY], half),
+            counts=(self.counts[half], self.counts[-1]),
+        )
+        plots = tuple(self.plot(name, found[name]) for name in found)
+        title = "Density or log ratio?"
+        return Section("ratio", title, STATEMENT, verdicts, (self.table(found),), plots)
+
+    def residuals(
+        self, models: list[CPMDP] | list[EnergyMDP], generators: list[Generator]
+    ) -> Residuals:
+        """Every feature's residual by seed and count; those without a count repeat."""
+        shares = np.stack([population(model.mdp.density) for model in models])
+        size, n = models[0].feature.shape[-1], np.full(len(models), np.inf)
+        ranked = ranking_fits("factored", shares, n, size, generators, self.descent)
+        rows = []
+        for i, (model, generator) in enumerate(zip(models, generators, strict=True)):
+            spectral = factored_fit(shares[i], size, generator, sweeps=500).feature
+            learned = (ranked.feature[i], ranked.target[i], ranked.base[i])
+            rows.append(self.of_model(model.mdp.kernel, spectral, learned, generator))
+        return {name: np.array([row[name] for row in rows]) for name in LABELS}
+
+    def of_model(
+        self,
+        kernel: Table,
+        spectral: Feature,
+        ranked: tuple[np.ndarray, np.ndarray, np.ndarray],
+        generator: Generator,
+    ) -> dict[str, list[float]]:
+        """Residuals on one MDP, by count."""
+        psi = ranked[0]
+        best = best_residual(kernel, psi.shape[-1])
+        flat = {"l2": spectral, "ranking": psi}
+        grown = {
+            "l2 fourier": lambda count: plain_fourier(spectral, count, generator),
+            "ranking fourier": lambda count: plain_fourier(psi, count, generator),
+            "ranking normalised": lambda count: normalised_fourier(*ranked, count, generator),
+            "random": lambda count: generator.normal(size=(*psi.shape[:2], count)),
+        }
+        found = {name: [bellman_residual(kernel, flat[name])] * len(self.counts) for name in flat}
+        found["best d"] = [best] * len(self.counts)
+        for name, features in grown.items():
+            found[name] = [bellman_residual(kernel, features(count)) for count in self.counts]
+        return found
+
+    def table(self, found: dict[str, Residuals]) -> Grid:
+        """Residuals at every other count."""
+        shown = range(1, len(self.counts), 2)
+        rows = tuple(
+            (family, LABELS[name], *(f"{interval(values[:, i]):.3f}" for i in shown))
+            for family, residuals in found.items()
+            for name, values in residuals.items()
+        )
+        columns = ("MDP", "feature", *(f"{self.counts[i]} features" for i in shown))
+        title = "Bellman-linearity residual, mean over seeds and 95 % interval"
+        return Grid(title, columns, rows)
+
+    def plot(self, family: str, residuals: Residuals) -> Plot:
+        """Residuals against the number of Fourier features."""
+        curves = []
+        for color, (name, values) in enumerate(residuals.items()):
+            summary = interval(values).under(lambda part: np.maximum(part, FLOOR))
+            look = LOOKS.get(name, "line")
+            curves.append(banded(LABELS[name], self.counts, summary, look, color))
+        name, title = f"ratio-{family.split()[-1].lower()}", f"{family} MDPs"
+        axes = "Fourier features", "Bellman-linearity residual"
+        return Plot(name, title, *axes, tuple(curves))
+
+
+def means(residuals: Residuals, place: int) -> dict[str, Interval]:
+    """Every feature's residual at one count."""
+    return {name: interval(values[:, place]) for name, values in residuals.items()}

@@ -1,1 +1,0 @@
-"""The studies of `fastr theory`: each runs one of the paper's claims and reports on it."""
