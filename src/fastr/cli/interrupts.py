@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 SHOW_CURSOR = "\x1b[?25h"
 """For a terminal: a live display hides the cursor, and a second Ctrl-C ends without tidying up."""
@@ -14,16 +14,20 @@ def stopped_by(number: int) -> int:
     return 128 + number
 
 
+def end_at_once() -> None:
+    """From now on Ctrl-C ends the process, unless it ignores Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
-def stop_requests(answer: str) -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM; the first prints the answer, a further Ctrl-C ends at once."""
+def stop_requests(answer: str, then: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+    """Collect Ctrl-C and SIGTERM, calling `then` after each; the first prints the answer."""
     asked: list[int] = []
 
     def ask(number: int, _: object) -> None:
         asked.append(number)
-        if number == signal.SIGINT:
-            # Not after SIGTERM: `timeout` and batch systems send that more than once.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        then()
         if len(asked) == 1:
             # os.write, not print: this may interrupt another print. The reader of stderr may have
             # been ended by the same Ctrl-C.

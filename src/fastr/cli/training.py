@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fastr.cli.interrupts import stop_requests, stopped_by
+from fastr.cli.interrupts import end_at_once, stop_requests, stopped_by
 from fastr.cli.show import Flag, Maybe, Run, print_json, print_table
 from fastr.cli.watching import USUAL, Watching
 from fastr.core import RunError, StoppedError, UserError, counted, write_errors
@@ -156,7 +156,7 @@ def train_and_draw(
     from fastr.training.progress import TrainingProgress
 
     trackings = trackers(watching.track, writer.path, writer.config)
-    with stop_requests(ANSWER) as asked:
+    with stop_requests(ANSWER, then=end_at_once) as asked:
         with TrainingProgress(config) as progress:
             try:
                 train(
