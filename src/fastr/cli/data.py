@@ -1,4 +1,4 @@
-"""fastr misfit: does the factorization fit these transitions?"""
+"""fastr misfit: test whether the factorization fits a dataset."""
 
 import sys
 from dataclasses import dataclass

@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 
 from fastr.core import UserError, write_errors
-from fastr.data.base import Source, require_bounds
-from fastr.data.opening import open_source
-from fastr.data.store import Store, spool
+from fastr.data import Dataset, Source, open_source, require_bounds, spool
 from fastr.report.page import write_page
 from fastr.runs import json_value, made
 from fastr.runs.provenance import provenance
@@ -76,7 +74,7 @@ def open_all(names: Sequence[str]) -> list[Source]:
     return sources
 
 
-def read(source: Source, path: Path, config: MisfitConfig) -> Store:
+def read(source: Source, path: Path, config: MisfitConfig) -> Dataset:
     """Check a dataset and copy it into the form for training."""
     with stage(f"reading {source.about.name}", source.about.rows, "transitions") as advance:
         observed = config.action_scale == "observed"
