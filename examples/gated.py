@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import fastr
 from fastr.agents.spectral import SpectralConfig
 from fastr.core import EnvSpec, require
-from fastr.representations.factored import Factored, Factors
+from fastr.representations.interactions import Factored, Factors
 from fastr.representations.ranking import RankingConfig, Scored
 from fastr.transition import Transition
 

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import fastr
-from fastr.agents.critics import bootstrapped, plain_critics, plain_q
-from fastr.agents.deterministic import actor_network
+from fastr.agents.actor_critic import actor_network, bootstrapped, plain_critics, plain_q
 from fastr.agents.td3 import TD3, TD3Config
 from fastr.core import EnvSpec, require
 from fastr.nn.optim import Adam, Trainable

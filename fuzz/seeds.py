@@ -18,8 +18,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import numpy as np
 
-from fastr.training.config import preset, to_json
-from fastr.training.methods import METHODS
+from fastr.training.config import METHODS, preset, to_json
 from transitions import walk, write_minari, write_npz, write_parquet, write_run
 
 SMALL = walk(episodes=2, steps=2)

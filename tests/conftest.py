@@ -53,9 +53,9 @@ from checkpointing import run as run
 from fastr.agents.spectral import Spectral, SpectralConfig, Target
 from fastr.core import EnvSpec
 from fastr.nn.optim import Adam, Layout, Trainable
-from fastr.representations.cp import CPConfig
+from fastr.representations.interactions import CPConfig
 from fastr.representations.joint import JointConfig
-from fastr.training.methods import METHODS
+from fastr.training.config import METHODS
 from fastr.transition import Transition
 
 # How long an example takes is the machine's affair.

@@ -9,13 +9,12 @@ import numpy as np
 from fastr.agents.spectral import SpectralConfig
 from fastr.agents.td7 import TD7Config
 from fastr.core import EnvSpec
-from fastr.representations.block import BlockConfig
+from fastr.representations.interactions import BlockConfig
 from fastr.representations.tree import TreeConfig
 from fastr.runs.checkpoints import Snapshot
 from fastr.runs.directory import RunWriter
-from fastr.training.config import preset, to_json
+from fastr.training.config import METHODS, preset, to_json
 from fastr.training.learner import Cohort
-from fastr.training.methods import METHODS
 from fastr.training.state import leaf_name
 
 CAPACITY = 300

@@ -12,9 +12,8 @@ import pytest
 from fastr.core import EnvSpec, UserError
 from fastr.envs import episode_seed, load
 from fastr.envs.processes import WorkerError
-from fastr.training.evaluate import Evaluator, rewards
-from fastr.training.methods import METHODS
-from fastr.training.policies import compiled, template
+from fastr.training.config import METHODS
+from fastr.training.evaluate import Evaluator, compiled, rewards, template
 from test_pool import eventually, gone
 
 AGENT = METHODS["td3"].quick()

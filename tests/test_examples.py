@@ -16,8 +16,7 @@ from gymnasium.utils.env_checker import check_env
 from fastr.cli import after_imports, command, run
 from fastr.core import EnvSpec, UserError
 from fastr.representations.scores import ranking_losses
-from fastr.training.config import from_json, preset, to_json
-from fastr.training.methods import METHODS, named, register
+from fastr.training.config import METHODS, from_json, named, preset, register, to_json
 from fastr.transition import Transition
 
 SPEC = EnvSpec(state_dim=3, action_dim=2)

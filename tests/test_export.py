@@ -33,9 +33,9 @@ from fastr.export.export import (
 )
 from fastr.export.onnx import onnx_bytes
 from fastr.export.program import Program, scaling
+from fastr.training.config import METHODS
+from fastr.training.evaluate import template
 from fastr.training.learner import NormalizedPolicy
-from fastr.training.methods import METHODS
-from fastr.training.policies import template
 from saved_runs import FRAMES, SEEDS, save_run, tiny_agent
 
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fastr.training.flat import Flat
+from fastr.training.inplace import Flat
 
 
 class Pair(eqx.Module):

@@ -10,15 +10,17 @@ import pytest
 
 from fastr.core import EnvSpec, UserError
 from fastr.envs.anatomy import Group
-from fastr.representations.block import BlockConfig
-from fastr.representations.concat import ConcatConfig
-from fastr.representations.cp import CPConfig
-from fastr.representations.factored import block_products
-from fastr.representations.low_rank import LowRankConfig
+from fastr.representations.interactions import (
+    BlockConfig,
+    ConcatConfig,
+    CPConfig,
+    LowRankConfig,
+    TuckerConfig,
+    block_products,
+)
 from fastr.representations.ranking import FactorEncoder
 from fastr.representations.scores import InnerProduct
 from fastr.representations.tree import ProductEncoder, TreeConfig, matched_width
-from fastr.representations.tucker import TuckerConfig
 from numpy_networks import np_mish
 
 KEY = jax.random.key(0)

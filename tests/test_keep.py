@@ -9,10 +9,9 @@ import pytest
 
 from fastr.agents.spectral import ENCODERS, SpectralConfig, with_kept
 from fastr.core import UserError
-from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
+from fastr.representations.interactions import CPConfig, TuckerConfig
 from fastr.representations.joint import JointConfig
-from fastr.representations.tucker import TuckerConfig
 from fastr.training.learner import Learner
 
 SIZES = {"feature_dim": 4, "hidden_dim": 6, "blocks": 1, "noise_levels": 2}

@@ -18,7 +18,7 @@ from fastr.nn.networks import (
     TimeEmbedding,
     sinusoid,
 )
-from fastr.representations.cp import CPConfig
+from fastr.representations.interactions import CPConfig
 from fastr.representations.joint import JointConfig
 
 HUMANOID = EnvSpec(state_dim=67, action_dim=21)

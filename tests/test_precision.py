@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 from fastr.core import EnvSpec
-from fastr.training.config import grounded, preset
+from fastr.training.config import METHODS, grounded, preset
 from fastr.training.cost import equations, update_program
-from fastr.training.methods import METHODS
 
 SUMS = {"reduce_sum", "cumsum", "scatter-add", "reduce_window_sum"}
 

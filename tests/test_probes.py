@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from fastr.agents import spectral, td7_networks
-from fastr.agents.critics import plain_q
+from fastr.agents.actor_critic import plain_q
 from fastr.agents.sac import SACConfig
 from fastr.agents.spectral import SpectralConfig
 from fastr.agents.td3 import TD3Config
 from fastr.agents.td7 import TD7, TD7Config
-from fastr.agents.td7_policies import Pair
+from fastr.agents.td7_networks import Pair
 from fastr.core import EnvSpec
-from fastr.representations.cp import CPConfig
 from fastr.representations.diffusion import DiffusionConfig
+from fastr.representations.interactions import CPConfig
 from fastr.transition import Transition
 
 DISCOUNT = 0.5

@@ -11,16 +11,17 @@ import pytest
 
 from fastr.core import EnvSpec
 from fastr.nn.optim import Adam, Trainable
-from fastr.representations.cp import CPConfig
+from fastr.representations.interactions import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import Contrast
-from fastr.representations.schedule import perturb, vp_signal
 from fastr.representations.scores import (
     InnerProduct,
     contrasted,
     furthest_lead,
+    perturb,
     positives,
     ranking_loss,
+    vp_signal,
 )
 
 SCORES = ("l2", "raw", "layernorm")

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from fastr.training import ring
+from fastr.training import replay as ring
 
 CAPACITY, SEEDS, ROW_DIM = 12, 2, 3
 

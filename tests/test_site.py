@@ -78,5 +78,5 @@ def test_text_leads_to_the_pages_and_results_that_it_names():
     made = "[`docs/there.md`](../there.md), `docs/gone.md`, ![p](results/a.png)\n"
     made += "```\n`docs/there.md`\n```\n"
     assert on_page_markdown(text, page, files) == made
-    reference = on_page_markdown("::: fastr.training.methods\n\n::: fastr.none\n", page, files)
-    assert reference == "::: fastr.training.methods\n\n\n"
+    reference = on_page_markdown("::: fastr.training.config\n\n::: fastr.none\n", page, files)
+    assert reference == "::: fastr.training.config\n\n\n"

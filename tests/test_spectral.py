@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from fastr.agents import spectral
-from fastr.agents.critics import squared_error
-from fastr.agents.deterministic import DeterministicPolicy
+from fastr.agents.actor_critic import DeterministicPolicy, squared_error
 from fastr.agents.spectral import actor_loss, twin_q
-from fastr.nn.streams import stream
+from fastr.nn import stream
 from fastr.representations.base import AbstractRepresentation
 from fastr.training.learner import EXPLORATION, Cohort, Engine
 

@@ -12,14 +12,12 @@ import pytest
 
 from fastr.cli import run
 from fastr.core import EnvSpec, Method
-from fastr.representations.cp import CPConfig
+from fastr.representations.interactions import CPConfig, TuckerConfig
 from fastr.representations.ranking import RankingConfig
-from fastr.representations.schedule import perturb
-from fastr.representations.tucker import TuckerConfig
+from fastr.representations.scores import perturb
 from fastr.studies.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
-from fastr.training.config import grounded, preset
+from fastr.training.config import grounded, named, preset
 from fastr.training.cost import network_parameters, products
-from fastr.training.methods import named
 
 ROOT = Path(__file__).parents[1]
 KEY = jax.random.key(0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastr.agents.td7 import Bounds, TD7Config, actor_loss, critic_loss, encoder_loss
-from fastr.agents.td7_policies import Pair, Trial
+from fastr.agents.td7_networks import Pair, Trial
 from numpy_networks import np_average_l1, np_linear, np_mlp, np_tree, twins
 
 CONFIG = TD7Config(embedding_dim=6, hidden_dim=7, batch_size=8)

@@ -20,7 +20,7 @@ from fastr.cli.training import ANSWER, rows_of_all
 from fastr.core import EnvSpec, RunError, StoppedError
 from fastr.envs.processes import EnvPool
 from fastr.runs import RunDirectory, RunWriter, checkpoints
-from fastr.training import ring
+from fastr.training import replay as ring
 from fastr.training.config import TrainConfig, from_json, preset, to_json
 from fastr.training.learner import Engine
 from fastr.training.loop import Trainer, simulators, train
@@ -374,7 +374,7 @@ def test_seeds_share_out_over_devices():
 import jax, numpy as np
 from dataclasses import replace
 from test_train import tiny
-from fastr.training import ring
+from fastr.training import replay as ring
 from fastr.training.learner import Engine
 from fastr.core import EnvSpec
 agent, spec = tiny().agent, EnvSpec(3, 1)

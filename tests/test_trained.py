@@ -16,7 +16,7 @@ import fastr
 from fastr.core import UserError
 from fastr.nn.activations import average_l1_norm
 from fastr.runs.directory import RunDirectory
-from fastr.training.policies import compiled
+from fastr.training.evaluate import compiled
 from fastr.training.state import saved_cohort
 from saved_runs import FRAMES, SEEDS, save_run
 

@@ -13,9 +13,9 @@ from fastr.core import EnvSpec, UserError
 from fastr.runs.directory import RunDirectory, RunWriter
 from fastr.studies.transfer import linear_cka
 from fastr.training.config import from_json, preset, to_json
-from fastr.training.inherit import heritage, inherited
 from fastr.training.learner import Engine
 from fastr.training.loop import train
+from fastr.training.state import heritage, inherited
 
 TASK, PENDULUM = "gym:Pendulum-v1", EnvSpec(3, 1)
 

@@ -7,7 +7,7 @@ method. Importing fastr is light: JAX is imported when one of these is first use
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastr.training.methods import register
+    from fastr.training.config import register
     from fastr.training.trained import Trained, load
 
 __all__ = ["Trained", "__version__", "load", "register"]

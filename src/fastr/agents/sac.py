@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig
-from fastr.agents.critics import (
+from fastr.agents.actor_critic import (
     QUICK,
     bootstrapped,
     plain_critics,
@@ -18,6 +17,7 @@ from fastr.agents.critics import (
     squared_error,
     worst_error,
 )
+from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig
 from fastr.core import DEEPEST, LARGEST_BATCH, EnvSpec, require
 from fastr.nn.activations import elu
 from fastr.nn.networks import MLP

@@ -9,15 +9,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from fastr.agents.actor_critic import (
+    QUICK,
+    AbstractDeterministicAgent,
+    actor_network,
+    bootstrapped,
+    mean_value_loss,
+    squared_error,
+    worst_error,
+)
 from fastr.agents.base import AbstractAgent, AgentConfig
-from fastr.agents.critics import QUICK, bootstrapped, mean_value_loss, squared_error, worst_error
-from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
 from fastr.core import LARGEST_BATCH, EnvSpec, UserError, require
 from fastr.nn.networks import MLP, Head
 from fastr.nn.optim import Adam, Layout, Metrics, Parameters, Trainable, polyak
 from fastr.nn.precision import Precision, lowered
 from fastr.representations.base import AbstractRepresentation, Keep, RepresentationConfig
-from fastr.representations.cp import CPConfig
+from fastr.representations.interactions import CPConfig
 from fastr.representations.ranking import Encoder
 from fastr.transition import Transition
 

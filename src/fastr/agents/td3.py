@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from fastr.agents.base import AgentConfig
-from fastr.agents.critics import (
+from fastr.agents.actor_critic import (
     QUICK,
+    AbstractDeterministicAgent,
+    actor_network,
     bootstrapped,
     mean_value_loss,
     plain_critics,
@@ -21,7 +22,7 @@ from fastr.agents.critics import (
     squared_error,
     worst_error,
 )
-from fastr.agents.deterministic import AbstractDeterministicAgent, actor_network
+from fastr.agents.base import AgentConfig
 from fastr.core import LARGEST_BATCH, EnvSpec, require
 from fastr.nn.networks import MLP
 from fastr.nn.optim import Adam, Metrics, Parameters, Trainable, polyak

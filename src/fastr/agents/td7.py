@@ -13,11 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from fastr.agents.actor_critic import bootstrapped, explored, smoothed, worst_error
 from fastr.agents.base import AbstractAgent, AgentConfig, chosen
-from fastr.agents.critics import bootstrapped, worst_error
-from fastr.agents.deterministic import explored, smoothed
-from fastr.agents.td7_networks import Actor, Critic, Encoder, twin_q
-from fastr.agents.td7_policies import KeptPolicy, Pair, Trial
+from fastr.agents.td7_networks import Actor, Critic, Encoder, KeptPolicy, Pair, Trial, twin_q
 from fastr.core import LARGEST_BATCH, EnvSpec, require
 from fastr.nn.optim import Adam, Metrics, Parameters, Trainable
 from fastr.nn.precision import Arithmetic

@@ -208,7 +208,7 @@ def distinct_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
 def check_methods(methods: Sequence[str]) -> None:
     """Raise UserError for a method that does not exist; JAX is loaded only for an unusual one."""
     if not set(methods) <= set(get_args(Method)):
-        from fastr.training.methods import named
+        from fastr.training.config import named
 
         for method in methods:
             named(method)

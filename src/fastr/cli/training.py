@@ -79,7 +79,7 @@ def check_possible(config: TrainConfig, path: Path) -> None:
     """Raise UserError for a run that cannot be in this directory, before anything is written."""
     from fastr.envs import ending_spec
     from fastr.training.cost import check_fits
-    from fastr.training.inherit import legacy
+    from fastr.training.state import legacy
 
     spec = ending_spec(config.task, config.frame_skip)
     check_fits(config, spec)

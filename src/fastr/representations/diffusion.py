@@ -12,7 +12,7 @@ from fastr.nn.networks import TIME_DIM, FourierHead, Linear, ResidualMLP, TimeEm
 from fastr.nn.optim import Metrics
 from fastr.nn.precision import Precision, lowered, widen
 from fastr.representations.base import AbstractRepresentation, RepresentationConfig, emptied
-from fastr.representations.schedule import vp_signal
+from fastr.representations.scores import vp_signal
 from fastr.transition import Transition
 
 EMBEDDING = (256, 128)

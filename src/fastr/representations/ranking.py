@@ -24,8 +24,7 @@ from fastr.representations.base import (
     RepresentationConfig,
     emptied,
 )
-from fastr.representations.schedule import perturb
-from fastr.representations.scores import InnerProduct, Score, ranking_loss, scaled
+from fastr.representations.scores import InnerProduct, Score, perturb, ranking_loss, scaled
 from fastr.transition import Transition
 
 ScoreForm = Literal["l2", "raw", "layernorm"]

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.core import EnvSpec
 from fastr.envs.anatomy import KINEMATIC, Group, parse, runs
-from fastr.representations.cp import CP, CPConfig
+from fastr.representations.interactions import CP, CPConfig
 from fastr.representations.ranking import Contrast, Encoder, FactorEncoder, RankingConfig
 
 

@@ -19,8 +19,7 @@ from fastr import envs
 from fastr.agents.base import AgentConfig
 from fastr.core import EnvSpec, UserError
 from fastr.representations.ranking import Contrastive, RankingConfig
-from fastr.representations.schedule import perturb
-from fastr.representations.scores import ranking_loss
+from fastr.representations.scores import perturb, ranking_loss
 from fastr.training.config import METHODS, TrainConfig
 from fastr.transition import Transition
 

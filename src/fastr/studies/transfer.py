@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Float64
 
 from fastr.agents.spectral import Spectral
 from fastr.representations.base import AbstractRepresentation
-from fastr.representations.factored import Factored
+from fastr.representations.interactions import Factored
 from fastr.representations.ranking import Contrastive
 from fastr.runs.directory import RunDirectory
 from fastr.studies.coverage import Rows, random_rows

@@ -1,4 +1,4 @@
-"""A training run as one value: what to learn, on which task, under which protocol."""
+"""A training run as one value, and every method by name; users register their own here."""
 
 import dataclasses
 import sys
@@ -10,11 +10,66 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fastr.agents.base import AgentConfig
-from fastr.core import Preset, UserError, option, require, require_seeds
+from fastr.agents.sac import SACConfig
+from fastr.agents.spectral import SpectralConfig
+from fastr.agents.td3 import TD3Config
+from fastr.agents.td7 import TD7Config
+from fastr.core import Preset, UserError, nearest, option, require, require_seeds
 from fastr.envs import anatomy
 from fastr.envs.names import spelled
+from fastr.representations.diffusion import DiffusionConfig
+from fastr.representations.interactions import (
+    BlockConfig,
+    ConcatConfig,
+    CPConfig,
+    LowRankConfig,
+    TuckerConfig,
+)
+from fastr.representations.joint import JointConfig
 from fastr.representations.tree import TreeConfig
-from fastr.training.methods import METHODS, OWN, named
+
+METHODS: dict[str, AgentConfig] = {
+    "fastr": SpectralConfig(representation=CPConfig()),
+    "ctrl-sr": SpectralConfig(representation=JointConfig()),
+    "diff-sr": SpectralConfig(representation=DiffusionConfig()),
+    "sac": SACConfig(),
+    "sac-2layer": SACConfig(hidden_layers=2),
+    "td7": TD7Config(),
+    "td3": TD3Config(),
+    "concat": SpectralConfig(representation=ConcatConfig()),
+    "tucker": SpectralConfig(representation=TuckerConfig()),
+    "tucker-22": SpectralConfig(representation=TuckerConfig(feature_dim=22)),
+    "block": SpectralConfig(representation=BlockConfig()),
+    "low-rank": SpectralConfig(representation=LowRankConfig()),
+    "tree": SpectralConfig(representation=TreeConfig()),
+    # With FaStR's parameters on humanoid to within half a percent: the paper says that all have.
+    "ctrl-sr-matched": SpectralConfig(representation=JointConfig(hidden_dim=640)),
+    "tucker-matched": SpectralConfig(representation=TuckerConfig(feature_dim=52)),
+}
+OWN = " Your own method needs `fastr --import MODULE` first, or in Python `import MODULE`."
+"""A hint for a user whose method is unknown."""
+
+
+def register(method: str, agent: AgentConfig) -> None:
+    """Add a method: its agent's settings, known by this name to the command line and to runs."""
+    if not isinstance(agent, AgentConfig):
+        raise TypeError(
+            f"{method}: {agent!r} is no AgentConfig; a representation goes into one: "
+            "SpectralConfig(representation=...)"
+        )
+    if METHODS.setdefault(method, agent) != agent:
+        raise UserError(f"The method {method} exists; register yours by another name.")
+
+
+def named(method: str) -> AgentConfig:
+    """Settings of the method of this name; UserError if it is unknown."""
+    if method not in METHODS:
+        raise UserError(
+            f"The method {method} is unknown.{nearest(method, METHODS)} It is one of "
+            f"{', '.join(METHODS)}.{OWN}"
+        )
+    return METHODS[method]
+
 
 WORDS = {
     bool: "true or false",

@@ -14,13 +14,40 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from fastr.agents.base import AbstractPolicy, AgentConfig
+from fastr.core import EnvSpec
 from fastr.envs import Environment, episode_seed, finite_state, finite_step, frame_limit, load
 from fastr.envs.processes import PATIENCE_SECONDS, START_SECONDS, Worker, described, usable_cores
+from fastr.training.learner import Learner
 
 Leaves = Sequence[np.ndarray]
+
+
+def template(agent: AgentConfig, spec: EnvSpec) -> AbstractPolicy:
+    """The structure of an agent's policy, with shapes in place of arrays."""
+    return jax.eval_shape(
+        lambda seed: Learner.init(agent, spec, 1, seed).policy(),
+        jax.ShapeDtypeStruct((), jnp.int32),
+    )
+
+
+def compiled(agent: AgentConfig, spec: EnvSpec) -> Callable[[Leaves, np.ndarray], jax.Array]:
+    """The policy as a function of its arrays and a state."""
+    structure = jax.tree.structure(template(agent, spec))
+    return jax.jit(lambda leaves, state: jax.tree.unflatten(structure, leaves)(state))
+
+
+def snapshots(policies: AbstractPolicy, seeds: int) -> list[list[np.ndarray]]:
+    """The arrays of each seed's policy, on the host, from policies stacked over seeds."""
+    stacked = jax.device_get(jax.tree.leaves(policies))
+    return [[np.array(leaf[seed]) for leaf in stacked] for seed in range(seeds)]
+
+
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 BEAT_SECONDS = 1.0
 """Longest time between two signs of life of a worker whose agent steps are short."""
@@ -138,7 +165,7 @@ class _Player:
     """
 
     def __init__(self, task: str, frame_skip: int, agent: Any):
-        from fastr.training.policies import compiled
+        from fastr.training.evaluate import compiled
 
         # Training waits for its simulators, but not for an evaluation.
         os.nice(10)

@@ -13,12 +13,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig, FeatureMap, chosen
 from fastr.core import EnvSpec
+from fastr.nn import stream
 from fastr.nn.moments import Moments
 from fastr.nn.optim import Metrics
 from fastr.nn.precision import matmul_precision
-from fastr.nn.streams import stream
-from fastr.training.flat import Flat
-from fastr.training.inplace import InPlace
+from fastr.training.inplace import Flat, InPlace
 from fastr.training.replay import PrioritizedReplay, Replay, empty_replay
 from fastr.transition import Transition
 

@@ -19,11 +19,9 @@ from fastr.envs.processes import PATIENCE_SECONDS, EnvPool, Steps, usable_cores
 from fastr.runs.checkpoints import Checkpoint, Snapshot
 from fastr.runs.directory import RunWriter
 from fastr.training.config import TrainConfig
-from fastr.training.evaluate import Evaluation, Evaluator, evaluation_workers
-from fastr.training.inherit import inherited
+from fastr.training.evaluate import Evaluation, Evaluator, evaluation_workers, snapshots
 from fastr.training.learner import Cohort, Engine
-from fastr.training.policies import snapshots
-from fastr.training.state import LEARNED, RunState
+from fastr.training.state import LEARNED, RunState, inherited
 
 HEALTH_STEPS = 500
 """Agent steps between two checks that losses are finite."""

@@ -107,7 +107,7 @@ class Trained:
 
     @property
     def leaves(self) -> list[np.ndarray]:
-        """The arrays of this seed's policy, as `fastr.training.policies.compiled` takes them."""
+        """The arrays of this seed's policy, as `fastr.training.evaluate.compiled` takes them."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(self.policy)]
 
     @cached_property

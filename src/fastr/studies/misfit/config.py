@@ -7,7 +7,7 @@ import tyro
 
 from fastr.core import DEEPEST, LARGEST_BATCH, MOST_LEVELS, Preset, require, require_seeds
 from fastr.nn.precision import Precision
-from fastr.representations.cp import CPConfig
+from fastr.representations.interactions import CPConfig
 from fastr.representations.joint import JointConfig
 from fastr.representations.ranking import ScoreForm
 

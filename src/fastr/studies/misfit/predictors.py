@@ -15,10 +15,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from fastr.core import EnvSpec
 from fastr.nn.networks import Linear
 from fastr.nn.optim import Metrics
-from fastr.representations.cp import CP
+from fastr.representations.interactions import CP
 from fastr.representations.joint import Joint
-from fastr.representations.schedule import perturb
-from fastr.representations.scores import InnerProduct, ranking_loss, ranking_losses
+from fastr.representations.scores import InnerProduct, perturb, ranking_loss, ranking_losses
 from fastr.studies.misfit.config import Kind, PredictorConfig
 
 SAMPLE_ROWS = 65_536

@@ -20,7 +20,7 @@ from fastr.data import Dataset, Source, open_source, require_bounds, spool
 from fastr.report.page import write_page
 from fastr.runs import json_value, made
 from fastr.runs.provenance import provenance
-from fastr.studies.misfit.config import KINDS, NAMES, MisfitConfig
+from fastr.studies.misfit.config import KINDS, NAMES, Kind, MisfitConfig
 from fastr.studies.misfit.data import Prepared, prepare
 from fastr.studies.misfit.page import page
 from fastr.studies.misfit.training import Fit, Fitted
@@ -167,7 +167,7 @@ def still_falling(fitted: Fitted, chance: float, epochs: int) -> tuple[str, ...]
     """Predictors whose validation loss fell by over 2% of what they know in the last tenth."""
     before = epochs - max(1, epochs // 10)
 
-    def loss(kind: str, epoch: int) -> float:
+    def loss(kind: Kind, epoch: int) -> float:
         rows = [r for r in fitted.curves if r["predictor"] == kind and r["epoch"] == epoch]
         return float(np.mean([row["validation_nce"] for row in rows]))
 

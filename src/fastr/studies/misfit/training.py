@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from fastr.core import EnvSpec, RunError
+from fastr.nn import stream
 from fastr.nn.optim import Adam, Parameters, Trainable
 from fastr.nn.precision import matmul_precision
-from fastr.nn.streams import stream
 from fastr.studies.misfit.config import KINDS, Kind, MisfitConfig, PredictorConfig
 from fastr.studies.misfit.data import Prepared, held_out_order, in_order, pieces, training_order
 from fastr.studies.misfit.predictors import Predictor, Scales
