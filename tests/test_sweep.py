@@ -301,7 +301,6 @@ WRONG = {
     "retries": (["smoke", "--retries", "-1"], ["--retries"]),
     "part": (["table1", "--seeds-per-run", "0"], ["--seeds-per-run"]),
     "its own": (["table1", "--", "--frames", "9"], ["--frames", "after --"]),
-    "no option": (["smoke", "--methods", "td3", "--", "--discont", "3"], ["--discont"]),
     "nothing to keep": (["transfer", "--methods", "sac"], ["sac"]),
     "no replay": (["misfit", "--methods", "fastr"], ["ctrl-sr"]),
     "split misfit": (["misfit", "--seeds-per-run", "1"], ["--seeds-per-run"]),
@@ -312,6 +311,14 @@ WRONG = {
 def test_wrong_command_gets_one_sentence(arguments, named, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(["sweep", *arguments], *named)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_no_training_takes_is_refused_before_any_starts(tmp_path, capsys):
+    arguments = ["sweep", "smoke", "--methods", "td3", "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="2"):
+        cli.run([*arguments, "--", "--discont", "3"])
+    assert "--discont" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
