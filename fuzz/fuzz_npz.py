@@ -5,7 +5,7 @@ import zipfile
 from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr", "zipfile"]):
-    from fastr.data.npz import Npz
+    from fastr.data.formats import Npz
 from loading import spooled
 
 PLACE = folder()

@@ -3,7 +3,7 @@
 from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.data.parquet import Parquet
+    from fastr.data.formats import Parquet
 from loading import spooled
 
 PLACE = folder()

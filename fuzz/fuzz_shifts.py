@@ -17,8 +17,7 @@ def read(data: bytes) -> None:
     _, shifted = shifts.split(text)
     if shifted is not None:
         action = np.linspace(-1, 1, 6, dtype=np.float32)
-        for shift in shifts.drawn(shifted, 6):
-            shift.begin()
+        for shift in shifts.draw(shifted, 6):
             action = shift(action)
         if action.shape != (6,) or not np.isfinite(action).all():
             raise AssertionError(f"{shifted} made {action}")

@@ -5,8 +5,7 @@ from pathlib import Path
 from harness import atheris
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.data.base import Source, require_bounds
-    from fastr.data.store import spool
+    from fastr.data import Source, require_bounds, spool
 
 
 def spooled(source: Source, path: Path) -> None:

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastr.core import UserError
-from fastr.envs.anatomy import examined, partition
-from fastr.envs.groups import KINEMATIC, Group, Partition, parse
+from fastr.envs.anatomy import KINEMATIC, Group, Partition, examined, parse, partition
 from fastr.training.config import from_json, grounded, preset, to_json
 
 NAMES = st.text("abcdefghij_", min_size=1, max_size=5)
@@ -38,7 +37,7 @@ def test_any_text_is_a_partition_or_one_sentence(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "says"),
     [
         ("0-1;1-3|0-1", "observation entry 1 is in two groups, group 0 and group 1"),
         ("a=0-1;b=3|0-1", "observation entry 2 is in no group"),
@@ -50,8 +49,8 @@ def test_any_text_is_a_partition_or_one_sentence(text):
         (KINEMATIC, "give them by number"),
     ],
 )
-def test_what_is_no_partition_is_named(text, said):
-    with pytest.raises(UserError, match=said.replace("|", r"\|")):
+def test_what_is_no_partition_is_named(text, says):
+    with pytest.raises(UserError, match=says.replace("|", r"\|")):
         parse(text, 4, 2)
 
 
@@ -103,7 +102,7 @@ def test_groups_by_joint():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "says"),
     [
         (f"trunk={WALKER}", "joint left_ankle is in no group"),
         (f"trunk={WALKER},left_ankle,rootx", "joint rootx is in two groups, trunk and legs"),
@@ -113,8 +112,8 @@ def test_groups_by_joint():
         ("a=0-30|a=0-5", "there is no observation entry 0-30"),
     ],
 )
-def test_wrong_groups_are_one_sentence_on_the_command_line(refused, text, said):
-    refused(["info", "walker-walk", "--method", "tree", "--groups", text], said)
+def test_wrong_groups_are_one_sentence_on_the_command_line(refused, text, says):
+    refused(["info", "walker-walk", "--method", "tree", "--groups", text], says)
 
 
 def test_a_robot_that_cannot_be_looked_into(refused):

@@ -632,7 +632,7 @@ def test_bench_needs_nothing_of_the_run_it_would_inherit_from(capsys):
     ("task", "said"),
     [
         ("toy_envs:DeadWorker-v0", "The environment of seed 1 died"),
-        ("toy_envs:DeadEvaluation-v0", "A process that plays evaluations died"),
+        ("toy_envs:DeadEvaluation-v0", "The evaluation died"),
     ],
 )
 def test_bench_says_which_of_its_processes_died(task, said, refused):

@@ -1,6 +1,9 @@
-"""What environments do with actions, frames, the ends of episodes, and seeds."""
+"""Environments: names, actions, frames, the ends of episodes, seeds, drawing."""
 
-import re
+import ctypes.util
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +13,8 @@ from hypothesis import strategies as st
 import toy_envs
 from fastr import envs
 from fastr.core import EnvSpec, UserError
-from fastr.envs import episode_seed, load, tasks
+from fastr.envs import GymTask, SuiteTask, episode_seed, load, parse, tasks
+from fastr.envs.names import respelled, spelled
 
 
 def actions(spec: EnvSpec, steps: int, seed: int = 0) -> np.ndarray:
@@ -54,10 +58,6 @@ def test_sizes(task, state_dim, action_dim):
     state = environment.reset(0)
     assert state.dtype == np.float32
     assert state.shape == (state_dim,)
-
-
-def test_spec_needs_no_environment():
-    assert envs.spec("toy_envs:Count-v0", 2) == EnvSpec(3, 1)
 
 
 @pytest.mark.slow
@@ -121,29 +121,17 @@ def test_a_frame_skip_must_divide_the_episode(task, works):
         load(task, 3)
 
 
-def test_a_frame_skip_is_at_least_one():
-    with pytest.raises(UserError, match="1 or more"):
-        load("humanoid-walk", 0)
-
-
 def test_dictionary_observations_are_flat_in_the_spaces_order():
     environment = load("toy_envs:Parts-v0", 1)
-    assert environment.spec.state_dim == 6
+    assert environment.parts == (("second", 4), ("first", 1), ("count", 1))
     np.testing.assert_array_equal(environment.reset(0), [0, 1, 2, 3, 5, 0])
     assert environment.step(np.zeros(1, np.float32)).next_state.dtype == np.float32
 
 
-def test_suite_observations_are_flat_in_the_suites_order():
-    from dm_control import suite
-
-    environment = load("humanoid-walk", 1)
-    state = environment.reset(0)
-    keys = ["joint_angles", "head_height", "extremities", "torso_vertical", "com_velocity"]
-    physics = environment._env.physics
-    assert [part.name for part in environment.parts][:5] == keys
-    assert list(suite.load("humanoid", "walk").observation_spec())[:5] == keys
-    np.testing.assert_array_equal(state[:21], physics.joint_angles().astype(np.float32))
-    assert state[21] == np.float32(physics.head_height())
+def test_a_plain_dictionary_of_spaces_is_sorted():
+    environment = load("toy_envs:Sorted-v0", 1)
+    assert environment.parts == (("first", 1), ("second", 2))
+    np.testing.assert_array_equal(environment.reset(0), [5, 1, 2])
 
 
 @pytest.mark.parametrize("task", ["humanoid-walk", "quadruped-run", "finger-turn_hard"])
@@ -151,6 +139,7 @@ def test_states_are_what_the_suite_itself_observes(task):
     from dm_control import suite
 
     ours, theirs = load(task, 2), suite.load(*task.split("-"), task_kwargs={"random": 0})
+    assert [part.name for part in ours.parts] == list(theirs.observation_spec())
 
     def seen(timestep):
         return np.concatenate([np.ravel(part) for part in timestep.observation.values()])
@@ -222,14 +211,6 @@ def test_the_end_of_a_gym_episode(task, frame_skip, frames, terminated, truncate
     assert total + last.reward == 6 * frames
 
 
-def test_a_gym_episode_may_be_endless():
-    environment = load("toy_envs:Endless-v0", 3)
-    assert environment.episode_frames is None
-    environment.reset(0)
-    steps = [environment.step(np.ones(1, np.float32)) for _ in range(10)]
-    assert not any(step.terminated or step.truncated for step in steps)
-
-
 # Seeds
 
 
@@ -267,57 +248,136 @@ def test_episode_seeds_differ_and_stay_what_they_were():
     assert episode_seed(3, 14, "evaluate") == expected | 1
 
 
-class Lenient(np.ndarray):
-    """An array as NumPy before 2.4 has it, where one entry is a number."""
+# Names
 
-    def __float__(self):
-        return float(self.item())
+
+def test_our_list_is_the_installed_suite():
+    load("pendulum-swingup", 1)
+    from dm_control import suite
+
+    assert sorted(tasks()) == sorted(f"{domain}-{task}" for domain, task in suite.ALL_TASKS)
 
 
 @pytest.mark.parametrize(
-    ("method", "returned", "said"),
+    ("task", "name"),
     [
-        ("reset", np.zeros(3), "reset() must return an observation and a dictionary"),
-        ("reset", (np.zeros(4), {}), "the observation is of size 4, its space of size 3"),
-        # The one that would be broadcast.
-        ("step", (np.zeros(1), 0.0, False, False, {}), "the observation is of size 1"),
-        ("step", (np.zeros(3), np.ones(1), False, False, {}), "an array of shape (1,)"),
-        ("step", (np.zeros(3), Lenient(1), False, False, {}), "an array of shape (1,)"),
-        ("step", (np.zeros(3), None, False, False, {}), "the reward is None"),
-        ("step", (np.zeros(3), 0.0, False, {}), "the old Gym had one value, done"),
-        ("step", None, "step() must return five values"),
-        ("step", (np.zeros(3), 0.0, False, {}, {}), "truncated is {}; it must be True or False"),
-        ("step", (np.zeros(3), 0.0, "no", False, {}), "terminated is 'no'"),
+        ("humanoid-walk", SuiteTask("humanoid", "walk")),
+        ("cartpole-swingup-sparse", SuiteTask("cartpole", "swingup_sparse")),
+        ("ball-in-cup-catch", SuiteTask("ball_in_cup", "catch")),
+        ("gym:HalfCheetah-v5", GymTask("HalfCheetah-v5")),
+        ("gym:ALE/Pong-v5", GymTask("ALE/Pong-v5")),
+        ("gym:my_pkg.robots:MyRobot-v0", GymTask("my_pkg.robots:MyRobot-v0")),
+        ("my_pkg:MyRobot-v0", GymTask("my_pkg:MyRobot-v0")),
     ],
 )
-def test_what_an_environment_returns_wrongly_is_named(method, returned, said, monkeypatch):
-    environment = envs.load("toy_envs:Count-v0", 1)
+def test_a_name_means_one_environment(task, name):
+    assert parse(task) == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "task"),
+    [
+        ("walker_walk@latency=2", "walker-walk@latency=2"),
+        ("ball-in-cup-catch", "ball_in_cup-catch"),
+        ("my_pkg:MyRobot-v0", "my_pkg:MyRobot-v0"),
+    ],
+)
+def test_a_task_has_one_spelling(typed, task):
+    assert spelled(typed) == respelled(typed) == task
+
+
+@pytest.mark.parametrize("name", ["", "walker_wlak", "my_robot@latency=2", "gym:"])
+def test_an_unknown_name_keeps_its_spelling(name):
+    assert respelled(name) == name
+    with pytest.raises(UserError):
+        spelled(name)
+
+
+@given(st.text() | st.from_regex(r"(gym:)?[\w.:/-]*") | st.sampled_from(tasks()))
+def test_any_text_is_a_name_or_a_user_error(text):
+    try:
+        name = parse(text)
+    except UserError:
+        return
+    assert parse(str(name)) == name
+
+
+# What cannot be loaded, or returns what it must not
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        ("humanoid-wlak", "Did you mean humanoid-walk"),
+        ("HalfCheetah-v5", "written gym:HalfCheetah-v5"),
+        ("MyArm-v0", "my_module registers is written my_module:MyArm-v0"),
+        ("./robots.py", "your own is written my_module:MyRobot-v0"),
+        ("gym:a:b:c", "my_module:MyRobot-v0"),
+        ("gym:HalfCheetha-v5", "Did you mean HalfCheetah-v"),
+        ("gym:MyArm-v0", "knows no environment MyArm-v0.* write my_module:MyArm-v0"),
+        ("no_such_module:Robot-v0", "There is no Python module no_such_module"),
+        ("toy_envs:Cuont-v0", "Cuont-v0 after importing toy_envs. Did you mean Count-v0"),
+        ("toy_envs:FaultyStart-v0", "cannot make toy_envs:FaultyStart-v0: no robot$"),
+        ("toy_envs:Choice-v0", "discrete actions are not supported"),
+        ("toy_envs:Unbounded-v0", "unbounded action space.*give its Box a low and a high"),
+        ("toy_envs:Idle-v0", "nothing to control"),
+        ("toy_envs:Nested-v0", "flat Dict of Boxes"),
+        ("toy_envs:Camera-v0", r"images of shape \(8, 8, 3\) as its observation"),
+        ("toy_envs:Cameras-v0", r"images of shape \(8, 8, 3\) as its left"),
+        ("humanoid-walk@latency=x", "is not a shift"),
+    ],
+)
+def test_what_cannot_be_loaded_is_one_sentence(task, says):
+    with pytest.raises(UserError, match=says) as caught:
+        load(task, 1)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_an_error_in_the_users_module_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "broken_robots.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"cannot make broken_robots:Robot-v0: division by zero"):
+        load("broken_robots:Robot-v0", 1)
+
+
+def test_without_dm_control_a_suite_task_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dm_control", None)
+    with pytest.raises(UserError, match=r"walker-walk needs dm_control.*first-hour"):
+        load("walker-walk", 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "returned", "says"),
+    [
+        ("reset", np.zeros(3), "reset.. must .* return an observation and a dictionary"),
+        ("reset", (np.zeros(4), {}), "the observation is of size 4, its space of size 3"),
+        # One number would be broadcast to the place of many.
+        ("step", (np.zeros(1), 0.0, False, False, {}), "the observation is of size 1"),
+        ("step", (np.zeros(3), np.ones(2), False, False, {}), r"the reward is array\(\[1., 1.\]"),
+        ("step", (np.zeros(3), None, False, False, {}), "the reward is None"),
+        ("step", (np.zeros(3), 0.0, False, {}), "the old Gym had one value, done"),
+    ],
+)
+def test_a_wrong_form_of_reset_or_step_is_named(method, returned, says, monkeypatch):
+    environment = load("toy_envs:Count-v0", 1)
     environment.reset(0)
     monkeypatch.setattr(toy_envs.Count, method, lambda *_, **__: returned)
-    with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+    with pytest.raises(envs.SimulatorError, match=says):
         environment.reset(0) if method == "reset" else environment.step(np.zeros(1, np.float32))
 
 
-@pytest.mark.parametrize("over", [1, np.True_, np.array([True])])
-def test_a_mark_of_the_end_may_be_any_kind_of_true(over, monkeypatch):
-    environment = envs.load("toy_envs:Count-v0", 1)
-    environment.reset(0)
-    returned = (np.zeros(3), 0.0, over, 0, {})
-    monkeypatch.setattr(toy_envs.Count, "step", lambda *_: returned)
-    step = environment.step(np.zeros(1, np.float32))
-    assert (step.terminated, step.truncated) == (True, False)
-
-
 def test_a_reset_without_a_seed_is_told_what_it_must_take(monkeypatch):
-    environment = envs.load("toy_envs:Count-v0", 1)
+    environment = load("toy_envs:Count-v0", 1)
     monkeypatch.setattr(toy_envs.Count, "reset", lambda _: np.zeros(3))
-    with pytest.raises(envs.MalformedError, match="seed=None, options=None"):
+    with pytest.raises(envs.SimulatorError, match="seed=None, options=None"):
         environment.reset(0)
 
 
 @pytest.mark.parametrize("method", ["reset", "step"])
 def test_a_mistake_within_an_environment_stays_its_own(method, monkeypatch):
-    environment = envs.load("toy_envs:Count-v0", 1)
+    environment = load("toy_envs:Count-v0", 1)
     environment.reset(0)
 
     def mistaken(*_, **__):
@@ -328,12 +388,72 @@ def test_a_mistake_within_an_environment_stays_its_own(method, monkeypatch):
         environment.reset(0) if method == "reset" else environment.step(np.zeros(1, np.float32))
 
 
-@pytest.mark.parametrize(
-    ("returned", "said"),
-    [({"first": 0.0}, "the observation lacks 'second'"), (np.zeros(6), "of type ndarray")],
-)
-def test_a_dictionary_that_is_none_is_named(returned, said, monkeypatch):
-    environment = envs.load("toy_envs:Parts-v0", 1)
-    monkeypatch.setattr(toy_envs.Parts, "reset", lambda *_, **__: (returned, {}))
-    with pytest.raises(envs.MalformedError, match=said):
+# Importing and drawing
+
+
+def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=inherited | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_importing_is_cheap_and_loading_is_quiet():
+    result = run_python(
+        "import sys, os, fastr.envs, fastr.envs.processes\n"
+        "print([m for m in ('jax','dm_control','mujoco','gymnasium') if m in sys.modules])\n"
+        "fastr.envs.load('cheetah-run', 1).step\n"
+        "print('jax' in sys.modules, os.environ.get('MUJOCO_GL'))"
+    )
+    assert result.stdout.split("\n")[:2] == ["[]", "False None"]
+    assert result.stderr == ""
+
+
+DRAW = """
+from fastr import envs
+from fastr.core import UserError
+for task in ["quadruped-escape", "gym:HalfCheetah-v5"]:
+    try:
+        environment = envs.load(task, 1, render_mode="rgb_array")
         environment.reset(0)
+        image = environment.frame(600, 700)
+        print(image.shape, image.dtype, image.std() > 5)
+        environment.close()
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_frames_are_drawn_without_a_screen():
+    result = run_python(DRAW)
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2, result.stderr
+    if ctypes.util.find_library("EGL"):
+        assert lines == ["(600, 700, 3) uint8 True"] * 2
+    else:
+        assert all("libegl1 libgl1" in line for line in lines)
+
+
+def test_a_failure_to_draw_names_the_fix():
+    result = run_python(DRAW, MUJOCO_GL="nonsense")
+    assert result.stdout.count("apt-get install libegl1 libgl1) and set MUJOCO_GL=egl") == 1
+    assert result.stdout.splitlines()[0].startswith("quadruped-escape cannot be drawn (")
+    assert "Traceback" not in result.stderr
+
+
+def test_gym_frames_have_the_size_asked_for():
+    environment = load("toy_envs:Count-v0", 1, render_mode="rgb_array")
+    environment.reset(0)
+    image = environment.frame(24, 16)
+    assert image.shape == (24, 16, 3)
+    # Drawn 6 x 8, white above black: twice as large, in the middle, not stretched.
+    assert (image[:6] == 0).all()
+    assert (image[6:11] == 200).all()
+    assert (image[13:] == 0).all()
+    with pytest.raises(UserError, match="the limit is 1080 x 1920"):
+        environment.frame(5_000, 4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastr.core import EnvSpec, UserError
-from fastr.envs.groups import Group
+from fastr.envs.anatomy import Group
 from fastr.representations.block import BlockConfig
 from fastr.representations.concat import ConcatConfig
 from fastr.representations.cp import CPConfig

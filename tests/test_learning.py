@@ -12,7 +12,7 @@ from fastr.envs import episode_seed, load
 from fastr.runs.directory import RunWriter
 from fastr.runs.summary import summary
 from fastr.training.config import preset, to_json
-from fastr.training.evaluate import episode_return
+from fastr.training.evaluate import rewards
 from fastr.training.loop import train
 
 # TD7's small exploration noise finds no gait in 25,000 frames, but it swings the pole up.
@@ -28,7 +28,7 @@ def random_return(task):
         return generator.uniform(-1, 1, environment.spec.action_dim).astype(np.float32)
 
     return np.mean(
-        [episode_return(environment, act, episode_seed(0, i, "evaluate")) for i in range(5)]
+        [sum(rewards(environment, act, episode_seed(0, i, "evaluate"))) for i in range(5)]
     )
 
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from compiling import optimised
 from fastr.cli import run
 from fastr.core import EnvSpec, UserError
-from fastr.data.opening import open_source
-from fastr.data.store import spool
+from fastr.data import open_source, spool
 from fastr.nn.optim import Adam, Trainable
 from fastr.report.page import write_page
 from fastr.studies.misfit import data

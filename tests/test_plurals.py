@@ -1,26 +1,15 @@
 """One of something is not several."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from fastr.cli.training import averaged
 from fastr.core import EnvSpec, UserError, counted
-from fastr.data.columns import check_shapes
 from fastr.envs import load
 from fastr.studies.misfit.verdict import dimension_sentence, doubts
 from fastr.sweep import hours
 from test_misfit import evidence
-
-COLUMNS = {name: name for name in ("state", "action", "next_state", "episode")}
-SHAPES = {"state": (9, 2), "action": (9, 3), "next_state": (9, 2), "episode": (9,)}
-
-
-def wrong_shapes(**shapes: tuple[int, ...]) -> str:
-    with pytest.raises(UserError) as error:
-        check_shapes(Path("data.npz"), COLUMNS, SHAPES | shapes)
-    return str(error.value)
 
 
 def test_counts_agree_with_their_nouns():
@@ -37,8 +26,6 @@ def test_one_of_something_is_said_so(monkeypatch):
     assert "1 never varies (number 0" in said
     assert "Only 1 training seed:" in said
     assert averaged(1) == "mean of 1 evaluation"
-    assert "has 1 row and" in wrong_shapes(action=(1, 3))
-    assert "has 1 coordinate and" in wrong_shapes(next_state=(9, 1))
     with pytest.raises(UserError, match=r"this robot's 1 actuator\."):
         load("pendulum-swingup@dead=2", 2)
     monkeypatch.setattr(hours, "gpus", list)

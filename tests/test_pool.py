@@ -1,3 +1,5 @@
+"""The pool of simulators: what it gives, and what it says when a worker fails."""
+
 import multiprocessing
 import os
 import pathlib
@@ -11,7 +13,7 @@ import pytest
 
 from fastr.core import EnvSpec, UserError
 from fastr.envs import episode_seed, load
-from fastr.envs.pool import EnvPool, Steps, WorkerError
+from fastr.envs.processes import EnvPool, Steps, WorkerError
 from toy_envs import EPISODE, FAULTS
 
 SEEDS = (3, 8)
@@ -52,7 +54,7 @@ def eventually(condition) -> bool:
 
 
 def workers(pool: EnvPool) -> list[int]:
-    return [peer._process.pid for peer in pool._peers]
+    return [worker.process.pid for worker in pool._workers]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,9 @@ def cheetahs():
 def counts():
     with EnvPool("toy_envs:Count-v0", 1, SEEDS) as pool:
         yield pool
+
+
+# Steps and episodes
 
 
 def test_a_pool_gives_what_each_environment_gives_alone(cheetahs):
@@ -89,26 +94,19 @@ def test_restoring_equals_never_having_stopped(cheetahs):
     states = cheetahs.restore(episodes, [taken[:12, 0], taken[:7, 1]])
     np.testing.assert_array_equal(states[0], uninterrupted[11].state[0])
     np.testing.assert_array_equal(states[1], uninterrupted[6].state[1])
-    cheetahs.restore(episodes, [taken[:10, 0], taken[:10, 1]])
-    assert bits(rollout(cheetahs, taken[10:])) == bits(uninterrupted[10:])
     with EnvPool("cheetah-run", 2, SEEDS) as another:
         another.restore(episodes, [taken[:10, 0], taken[:10, 1]])
         assert bits(rollout(another, taken[10:])) == bits(uninterrupted[10:])
 
 
-def test_restoring_goes_on_into_the_next_episode(counts):
+def test_restoring_continues_into_the_next_episode(counts):
     taken = actions(counts, 10)
     counts.reset([5, 6])
     uninterrupted = rollout(counts, taken)
-    # After six steps both are two steps into their second episode.
+    # After six steps both are two steps into their second episode; a step in flight is dropped.
+    counts.send(taken[0])
     counts.restore([6, 7], [taken[4:6, 0], taken[4:6, 1]])
     assert bits(rollout(counts, taken[6:])) == bits(uninterrupted[6:])
-
-
-def test_restoring_drops_a_step_in_flight(counts):
-    first = counts.reset([0, 0])
-    counts.send(np.ones((2, 1), np.float32))
-    np.testing.assert_array_equal(counts.reset([0, 0]), first)
 
 
 def test_an_episode_that_ends_early_when_restored_is_an_error():
@@ -121,8 +119,7 @@ def test_an_episode_that_ends_early_when_restored_is_an_error():
 
 def test_the_end_of_an_episode_keeps_its_real_last_state(counts):
     first = counts.reset([0, 0])
-    ones = np.ones((EPISODE, 2, 1), np.float32)
-    *before, last = rollout(counts, ones)
+    *before, last = rollout(counts, np.ones((EPISODE, 2, 1), np.float32))
     assert not any(step.over.any() for step in before)
     for step in before:
         np.testing.assert_array_equal(step.state, step.next_state)
@@ -139,22 +136,15 @@ def test_a_terminal_state_does_not_continue():
         pool.reset([0, 0])
         steps = rollout(pool, np.ones((4, 2, 1), np.float32))
     assert [step.continues.tolist() for step in steps] == [[1, 1], [1, 1], [0, 0], [1, 1]]
-    assert [step.over.tolist() for step in steps] == [
-        [False] * 2,
-        [False] * 2,
-        [True] * 2,
-        [False] * 2,
-    ]
+    assert [step.over.all() for step in steps] == [False, False, True, False]
     assert [step.next_state[0, 0] for step in steps] == [1, 2, 3, 1]
 
 
-def test_steps_are_ours_to_keep(counts):
+def test_the_arrays_of_a_step_are_not_overwritten_by_the_next(counts):
     counts.reset([0, 0])
     first, second = rollout(counts, actions(counts, 2))
     assert (first.next_state != second.next_state).any()
     assert not any(np.shares_memory(a, b) for a, b in zip(first, second, strict=True))
-    dtypes = [array.dtype for array in first]
-    assert dtypes == [np.float32, np.float32, np.float32, np.bool_, np.float32]
 
 
 def test_misuse_is_refused_at_once(counts):
@@ -169,12 +159,17 @@ def test_misuse_is_refused_at_once(counts):
     counts.receive()
 
 
-def test_what_an_environment_must_return_is_said_without_a_place_in_our_code():
-    says = r"failed at agent step 1 of episode 0: step\(\) must return five values.*got 4\)\)\.$"
-    with EnvPool("toy_envs:Old-v0", 1, SEEDS) as pool:
-        pool.reset([0, 0])
-        with pytest.raises(WorkerError, match=says):
-            rollout(pool, np.zeros((2, 2, 1), np.float32))
+def test_awake_simulators_give_the_same_steps(counts):
+    taken = actions(counts, 10)
+    counts.reset([5, 6])
+    with EnvPool("toy_envs:Count-v0", 1, SEEDS, awake_seconds=60.0) as awake:
+        awake.reset([5, 6])
+        assert bits(rollout(awake, taken)) == bits(rollout(counts, taken))
+        processes = workers(awake)
+    assert all(gone(process) for process in processes)
+
+
+# Failures
 
 
 @pytest.mark.parametrize(
@@ -182,9 +177,8 @@ def test_what_an_environment_must_return_is_said_without_a_place_in_our_code():
     [
         ("exit", "seed 8 died: its process ended with exit code 7"),
         ("kill", "seed 8 died: it was killed by SIGKILL"),
-        ("hang", r"seed 8 was silent for 1\.\d seconds"),
+        ("hang", r"seed 8 was silent for 1\.0 seconds"),
         ("raise", r"failed at STEP: ValueError: the wheel came off \(.*toy_envs.py, line \d+\)"),
-        ("letter", r"seed 8 failed at STEP: OSError: no wheel in caf\\udce9 \("),
         ("state", "seed 8 failed at STEP: the state is not finite: its number 1 is nan"),
         ("overflow", "seed 8 failed at STEP: the state is not finite: its number 2 is inf"),
         ("large", r"seed 8 failed at STEP: the reward is 1e\+300"),
@@ -196,9 +190,7 @@ def test_a_failed_worker_says_which_and_why(fault, says):
     with EnvPool("toy_envs:Faulty-v0", 1, SEEDS, patience_seconds=patience) as pool:
         pool.reset([0, 0])
         rollout(pool, np.zeros((2, 2, 1), np.float32))
-        start = time.monotonic()
         pool.send(np.array([[0.0], [FAULTS.index(fault) / 10]], np.float32))
-        assert time.monotonic() - start < 0.5  # whatever the worker does, sending does not wait
         with pytest.raises(WorkerError, match=says.replace("STEP", "agent step 3 of episode 0")):
             pool.receive()
         start, processes = time.monotonic(), workers(pool)
@@ -221,50 +213,17 @@ def test_a_worker_killed_between_steps_is_noticed():
     [
         ("humanoid-wlak", 2, UserError, "Did you mean humanoid-walk"),
         ("cartpole-balance", 3, UserError, "does not divide"),
-        ("toy_envs:Choice-v0", 1, UserError, "discrete"),
         ("toy_envs:DeadStart-v0", 1, WorkerError, "seed 3 died: .* exit code 3"),
     ],
 )
-def test_what_cannot_be_loaded_is_said_at_the_start(task, frame_skip, error, says):
+def test_what_cannot_be_loaded_is_reported_at_the_start(task, frame_skip, error, says):
     before = set(multiprocessing.active_children())
     with pytest.raises(error, match=says):
         EnvPool(task, frame_skip, SEEDS)
     assert set(multiprocessing.active_children()) == before
 
 
-def test_closing_twice_is_closing_once():
-    pool = EnvPool("toy_envs:Count-v0", 1, SEEDS)
-    processes = workers(pool)
-    pool.close()
-    pool.close()
-    assert all(gone(process) for process in processes)
-
-
-def processor_seconds(process_id: int) -> float:
-    fields = pathlib.Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def used(pool: EnvPool) -> float:
-    return sum(map(processor_seconds, workers(pool)))
-
-
-def test_simulators_stay_awake_as_long_as_they_are_told(counts):
-    counts.reset([0, 0])
-    before = used(counts)
-    time.sleep(0.5)
-    assert used(counts) - before < 0.05
-    with EnvPool("toy_envs:Count-v0", 1, SEEDS, awake_seconds=60.0) as awake:
-        awake.reset([0, 0])
-        before = used(awake)
-        # As soon as others let them.
-        assert eventually(lambda: used(awake) - before > 0.1)
-        taken = actions(counts, 10)
-        counts.reset([5, 6])
-        awake.reset([5, 6])
-        assert bits(rollout(awake, taken)) == bits(rollout(counts, taken))
-        processes = workers(awake)
-    assert all(gone(process) for process in processes)
+# Processes
 
 
 def test_workers_leave_interrupts_to_the_parent(counts):
@@ -274,14 +233,6 @@ def test_workers_leave_interrupts_to_the_parent(counts):
         os.kill(process, signal.SIGTERM)  # a batch system's, to the whole group
     time.sleep(0.05)
     assert len(rollout(counts, actions(counts, 3))) == 3
-
-
-def blocks_interrupts(process_id: int) -> bool:
-    """Blocked from its first instruction on, while it is still importing."""
-    status = pathlib.Path(f"/proc/{process_id}/status").read_text()
-    blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    return all(int(blocked.split()[1], 16) >> (number - 1) & 1 for number in numbers)
 
 
 def test_workers_are_light():
@@ -294,11 +245,12 @@ def test_workers_are_light():
     assert before == (os.environ.get("OMP_NUM_THREADS"), sys.modules["__main__"])
 
 
-def started(script: pathlib.Path, **options) -> subprocess.Popen[str]:
-    """A process of its own that finds what this one finds, and is listened to."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, script]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, **options)
+def blocks_interrupts(process_id: int) -> bool:
+    """Whether the signals are blocked, as they must be from a worker's first instruction on."""
+    status = pathlib.Path(f"/proc/{process_id}/status").read_text()
+    blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    return all(int(blocked.split()[1], 16) >> (number - 1) & 1 for number in numbers)
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
@@ -306,7 +258,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import multiprocessing, time\n"
-        "from fastr.envs.pool import EnvPool\n"
+        "from fastr.envs.processes import EnvPool\n"
         "import numpy as np\n"
         "pool = EnvPool('toy_envs:Faulty-v0', 1, (0, 1))\n"
         "pool.reset([0, 0])\n"
@@ -314,7 +266,13 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
         "print(*[p.pid for p in multiprocessing.active_children()], flush=True)\n"
         "time.sleep(60)\n"
     )
-    parent = started(script, stderr=subprocess.PIPE)
+    parent = subprocess.Popen(
+        [sys.executable, script],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert parent.stdout is not None
     processes = [int(word) for word in parent.stdout.readline().split()]
     assert len(processes) == 2
@@ -322,26 +280,5 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     # Also the very first one that a process starts.
     assert all(blocks_interrupts(process) for process in processes)
     parent.kill()
-    output, errors = parent.communicate(timeout=10)
-    assert (output, errors) == ("", "")
+    assert parent.communicate(timeout=10) == ("", "")
     assert eventually(lambda: all(gone(process) for process in processes))
-
-
-def test_a_pause_of_all_processes_is_nobodys_silence(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from fastr.envs.pool import EnvPool\n"
-        "import numpy as np\n"
-        "with EnvPool('toy_envs:Slow-v0', 1, (0,), patience_seconds=2.0) as pool:\n"
-        "    pool.reset([0])\n"
-        "    pool.send(np.float32([[1.0]]))\n"
-        "    print('sent', flush=True)\n"
-        "    print(pool.receive().reward)\n"
-    )
-    parent = started(script, start_new_session=True)
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "sent\n"
-    os.killpg(parent.pid, signal.SIGSTOP)  # as Ctrl-Z does
-    time.sleep(2.5)
-    os.killpg(parent.pid, signal.SIGCONT)
-    assert parent.communicate(timeout=20)[0] == "[6.]\n"

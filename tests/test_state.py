@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastr.core import EnvSpec, UserError
-from fastr.envs.pool import Steps
+from fastr.envs.processes import Steps
 from fastr.runs.checkpoints import Checkpoint
 from fastr.runs.directory import RunWriter
 from fastr.training.config import to_json

@@ -19,7 +19,7 @@ from fastr.cli import run
 from fastr.cli.interrupts import end_at_once, stop_requests
 from fastr.cli.training import ANSWER, rows_of_all
 from fastr.core import EnvSpec, RunError, StoppedError
-from fastr.envs.pool import EnvPool
+from fastr.envs.processes import EnvPool
 from fastr.runs import RunDirectory, RunWriter, checkpoints
 from fastr.training import ring
 from fastr.training.config import TrainConfig, from_json, preset, to_json
@@ -481,12 +481,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may run 
 import fastr.training.loop
 from fastr.cli.training import train_and_draw
 from fastr.training.config import preset
-from fastr.envs.pool import EnvPool
-from fastr.envs.pulses import Pulses
+from fastr.envs.processes import EnvPool
 
 def compiling(*_, **__):
     with EnvPool("toy_envs:Count-v0", 1, (0, 1)):
-        held = Pulses(1, multiprocessing.get_context("spawn"))
         print(*[child.pid for child in multiprocessing.active_children()], flush=True)
         ThreadPoolExecutor(1).submit(time.sleep, 60)
         for _ in range(2):

@@ -61,6 +61,21 @@ class Parts(Count):
         }
 
 
+class Sorted(Count):
+    observation_space = Dict({"second": Box(-1, 1, (2,)), "first": Box(-1, 1, ())})
+
+    def observation(self):
+        return {"second": np.array([1.0, 2.0]), "first": 5.0}
+
+
+class Camera(Count):
+    observation_space = Box(0, 255, (8, 8, 3), np.uint8)
+
+
+class Cameras(Count):
+    observation_space = Dict(joints=Box(-1, 1, (2,)), left=Box(0, 255, (8, 8, 3), np.uint8))
+
+
 class Nested(Count):
     observation_space = Dict(inner=Dict(part=Box(-1, 1, (1,))))
 
@@ -69,28 +84,12 @@ class Unbounded(Count):
     action_space = Box(-np.inf, np.inf, (1,))
 
 
-class Whole(Count):
-    action_space = Box(0, 3, (1,), np.int64)
-
-
 class Choice(Count):
     action_space = Discrete(3)
 
 
 class Idle(Count):
     action_space = Box(-1, 1, (0,))
-
-
-class Spaceless(gymnasium.Env):
-    """Forgets to say what it takes and gives."""
-
-
-class Old(Count):
-    """The old Gym's step."""
-
-    def step(self, action):
-        observation, reward, over, _, information = super().step(action)
-        return observation, reward, over, information
 
 
 class Faulty(Count):
@@ -109,8 +108,6 @@ class Faulty(Count):
             time.sleep(60)
         if fault == "raise":
             raise ValueError("the wheel came off")
-        if fault == "letter":
-            raise OSError("no wheel in " + os.fsdecode(b"caf\xe9"))
         if fault == "state":
             observation[1] = np.nan
         if fault == "overflow":
@@ -122,16 +119,7 @@ class Faulty(Count):
         return observation, reward, over, truncated, information
 
 
-class Slow(Count):
-    """Takes half a second of its own for a step: what passes while it is paused is none of it."""
-
-    def step(self, action):
-        for _ in range(25):
-            time.sleep(0.02)
-        return super().step(action)
-
-
-FAULTS = ["none", "exit", "kill", "hang", "raise", "state", "overflow", "reward", "large", "letter"]
+FAULTS = ["none", "exit", "kill", "hang", "raise", "state", "overflow", "reward", "large"]
 
 
 class FaultyStart(Count):
@@ -180,7 +168,7 @@ register("Count", Count)
 register("Endless", Count, limit=None)
 register("Cliff", Count, last_frame=3)
 register("Goal", Count, last_frame=EPISODE)
-for toy in (Parts, Nested, Unbounded, Whole, Choice, Idle, Spaceless, Old, Process):
+for toy in (Parts, Sorted, Camera, Cameras, Nested, Unbounded, Choice, Idle, Process):
     register(toy.__name__, toy)
-for toy in (Faulty, Slow, FaultyStart, DeadStart, DeadWorker, DeadEvaluation):
+for toy in (Faulty, FaultyStart, DeadStart, DeadWorker, DeadEvaluation):
     register(toy.__name__, toy)

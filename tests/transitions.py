@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastr.core import EnvSpec
-from fastr.data.minari_writing import Episode, MinariWriter
+from fastr.data.minari import Episode, MinariWriter
 from fastr.runs.checkpoints import Snapshot
 from fastr.runs.directory import RunWriter
 from fastr.training.config import preset, to_json

@@ -55,7 +55,7 @@ OTHERS = {
     "export": "export.Export",
     "theory": "theory.Theory",
     "transfer": "transfer.Transfer",
-    "collect": "data.Collect",
+    "collect": "collect.Collect",
     "report": "report.Report",
 }
 """Commands by the file and class of theirs in fastr.cli.

@@ -14,7 +14,7 @@ from fastr.cli.show import Flag, Maybe, Run, print_json, print_table
 from fastr.cli.watching import USUAL, Watching
 from fastr.core import RunError, StoppedError, UserError, counted, write_errors
 from fastr.envs import module_of, require_imported
-from fastr.envs.pool import WorkerError
+from fastr.envs.processes import WorkerError
 from fastr.runs.checkpoints import Checkpoint, saved_frames
 from fastr.runs.directory import CONFIG, RunDirectory, RunWriter, first_difference, refuse_taken
 from fastr.runs.letters import say

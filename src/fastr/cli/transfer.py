@@ -179,7 +179,7 @@ def result_of(
     source = RunDirectory.open(condition.source)
     reference, _ = returns_of(source.rows(), from_json(source.config["train"]).seeds)
     mean, std = returns_of(rows, config.seeds)
-    comparable = reference is not None and mean is not None and reference > 0
+    share = mean / reference if reference and mean is not None and reference > 0 else None
     return {
         "condition": condition.label,
         "trainable_parameters": sum(networks.values()) - frozen,
@@ -189,7 +189,7 @@ def result_of(
         "unadapted_return": unadapted,
         "return_mean": mean,
         "return_std": std,
-        "share_of_source": mean / reference if comparable else None,
+        "share_of_source": share,
     }
 
 

@@ -1,1 +1,11 @@
-"""Transitions from anywhere: one reader per format, one form on disk for training."""
+"""Transitions from files: Minari, Parquet, NPZ and the replay of a run.
+
+`open_source(name)` chooses the reader (formats.py, minari.py, replay.py) and checks the headers;
+`spool` checks every number and gives a `Dataset`, mapped from disk (dataset.py). collect.py writes
+datasets in Minari's format for `fastr collect`; it alone loads JAX.
+"""
+
+from fastr.data.dataset import About, Chunk, Dataset, Source, require_bounds, spool
+from fastr.data.formats import open_source
+
+__all__ = ["About", "Chunk", "Dataset", "Source", "open_source", "require_bounds", "spool"]

@@ -1,32 +1,44 @@
-"""Minari's format, read: one HDF5 group per episode and a metadata file beside it.
+"""Minari's format: one HDF5 group per episode, and metadata.json in the same directory.
 
-Read with h5py alone, so that nothing of Minari needs to be installed; a test reads what Minari
-writes.
+h5py reads and writes it. The minari package would add the place of installed datasets (one path)
+and downloads, and it follows links to other files and bounds no size.
 """
 
+import contextlib
 import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 from jaxtyping import Float32
 
-from fastr.core import EnvSpec, UserError, counted
-from fastr.data.base import About, Chunk, Source, float32, numeric, refuse_bomb
+from fastr.core import EnvSpec, UserError, counted, write_errors
+from fastr.data.dataset import NUMBERS, Chunk, Column, Source, describe, float32
+from fastr.runs.folders import refuse_used
 from fastr.runs.untrusted import bounded_bytes, reading, require_own
 
-DATA, METADATA = "main_data.hdf5", "metadata.json"
+DATA, METADATA, PROVENANCE = "main_data.hdf5", "metadata.json", "fastr_provenance"
 EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
-DEEPEST, MOST_LEAVES = 8, 1_000
+NAMES = {
+    "state": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "terminated": "terminations",
+}
+DEEPEST, MOST_ARRAYS = 8, 1_000
 """Levels of dictionaries in an observation, and arrays in all of them."""
 CHUNK_BYTES = 2**25
-"""Of an array's piece that HDF5 decompresses at one stroke."""
-PROVENANCE = "fastr_provenance"
+"""Largest piece of an array that HDF5 decompresses at once."""
+MINARI_VERSION = "0.5.4"
+"""The release whose format is written."""
+SPARE_BYTES = 2**26
+"""Disk space left free: HDF5 does not survive a failed write, and writes more than the arrays."""
 
 
 class Minari(Source):
@@ -34,61 +46,75 @@ class Minari(Source):
 
     def __init__(self, path: Path):
         self.path = path
-        folder = data_folder(path)
+        folder = path if (path / METADATA).is_file() else path / "data"
         require_own((path / "data", folder / METADATA, folder / DATA))
-        metadata = read_metadata(folder)
+        metadata = read_metadata(folder / METADATA)
+        origin = metadata.get(PROVENANCE)
+        origin = origin if isinstance(origin, dict) else {}
         self._file = folder / DATA
-        self.columns = {
-            "state": "observations",
-            "action": "actions",
-            "next_state": "observations (one step later)",
-            "episode": "the episode's group",
-        }
         with reading(self._file), h5py.File(self._file, "r") as file:
-            self._episodes = episode_names(self._file, file)
-            steps = [episode_steps(self._file, file[name]) for name in self._episodes]
-            first = file[self._episodes[0]]
-            spec = EnvSpec(
-                widths(leaves(self._file, first, "observations")),
-                widths(leaves(self._file, first, "actions")),
+            names = [name for name in map(str, file) if EPISODE.fullmatch(name)]
+            if not names:
+                raise UserError(f"{self._file} is empty: it has no group episode_0.")
+            self._episodes = sorted(names, key=lambda name: int(name.removeprefix("episode_")))
+            first = own(self._file, file, self._episodes[0])
+            present = set(first) if isinstance(first, h5py.Group) else set()
+            self._roles = [r for r in NAMES if r in ("state", "action") or NAMES[r] in present]
+            self.about = describe(
+                self._file,
+                path.name if path.name != "data" else path.parent.name,
+                self._headers(file),
+                bounds=box_bounds(self._file, metadata.get("action_space")),
+                task=str(origin["task"]) if "task" in origin else None,
+                provenance=origin,
             )
-            refuse_bomb(self._file, spec, sum(steps), self._file.stat().st_size)
-        provenance = metadata.get(PROVENANCE)
-        provenance = provenance if isinstance(provenance, dict) else {}
-        self.about = About(
-            name=path.name if path.name != "data" else path.parent.name,
-            spec=spec,
-            rows=sum(steps),
-            bounds=box_bounds(self._file, metadata.get("action_space"), spec.action_dim),
-            task=str(provenance["task"]) if "task" in provenance else None,
-            provenance=provenance,
-        )
+
+    def _headers(self, file: Any) -> dict[str, Column]:
+        """The columns of all episodes together; UserError unless all have the same widths."""
+        widths, rows = {}, 0
+        for name in self._episodes:
+            parts = self._parts(file, name)
+            found = {role: sum(math.prod(a.shape[1:]) for a in parts[role]) for role in parts}
+            widths = widths or found
+            for role, width in widths.items():
+                if found[role] != width:
+                    raise UserError(
+                        f"{self._file}: column {NAMES[role]}, {name} has "
+                        f"{counted(found[role], 'coordinate')} and {self._episodes[0]} has "
+                        f"{width}; they must be equal."
+                    )
+            rows += parts["action"][0].shape[0]
+        headers = {r: Column(NAMES[r], (rows, widths[r]), np.dtype("f4")) for r in widths}
+        headers["next_state"] = headers["state"]._replace(name="observations (one step later)")
+        return headers | {"episode": Column("the episode's group", (rows,), np.dtype("i8"))}
+
+    def _parts(self, file: Any, name: str) -> dict[str, list[Any]]:
+        """The arrays of an episode; UserError unless it has one more observation than actions."""
+        group = own(self._file, file, name)
+        parts = {role: arrays(self._file, group, NAMES[role]) for role in self._roles}
+        steps = parts["action"][0].shape[0]
+        for role in parts:
+            for array in parts[role]:
+                if array.shape[0] != steps + (role == "state"):
+                    raise UserError(
+                        f"{self._file}: {name} has {array.shape[0]} {NAMES[role]} for "
+                        f"{counted(steps, 'action')}; Minari stores one more observation."
+                    )
+        return parts
 
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, episode by episode."""
         with reading(self._file), h5py.File(self._file, "r") as file:
             for number, name in enumerate(self._episodes):
-                group = own(self._file, file, name)
-                steps = episode_steps(self._file, group)
+                parts = self._parts(file, name)
+                steps = parts["action"][0].shape[0]
                 for first in range(0, steps, self.rows_at_once):
                     last = min(steps, first + self.rows_at_once)
-                    yield self._chunk(group, name, number, range(first, last))
-
-    def _chunk(self, group: Any, name: str, number: int, rows: range) -> Chunk:
-        spec, first, last = self.about.spec, rows.start, rows.stop
-        observed, taken = (leaves(self._file, group, c) for c in ("observations", "actions"))
-        for column, found, wanted in (
-            ("observations", widths(observed), spec.state_dim),
-            ("actions", widths(taken), spec.action_dim),
-        ):
-            if found != wanted:
-                raise UserError(
-                    f"{self._file}: column {column}, {name} has {counted(found, 'coordinate')} and "
-                    f"{self._episodes[0]} has {wanted}; they must be equal."
-                )
-        states, actions = flat(observed, first, last + 1), flat(taken, first, last)
-        episode = np.full(len(rows), number, np.int64)
-        return Chunk(states[:-1], actions, states[1:], episode, f"{name} step", first)
+                    found = {r: joined(parts[r], first, last + (r == "state")) for r in parts}
+                    states = found.pop("state")
+                    found |= {"episode": np.full(last - first, number)}
+                    found |= {"state": states[:-1], "next_state": states[1:]}
+                    yield Chunk(**found, label=f"{name} step", first=first)
 
 
 def is_minari(path: Path) -> bool:
@@ -98,143 +124,167 @@ def is_minari(path: Path) -> bool:
 
 def installed(identifier: str) -> Path:
     """Where Minari keeps the dataset of this name (D4RL/door/human-v2)."""
-    root = os.environ.get("MINARI_DATASETS_PATH")
-    # Not Path.home(), which raises for a user without one.
-    return Path(root or os.path.expanduser("~/.minari/datasets")) / identifier
+    root = os.environ.get("MINARI_DATASETS_PATH") or os.path.expanduser("~/.minari/datasets")
+    return Path(root) / identifier
 
 
-def data_folder(path: Path) -> Path:
-    """The directory with the data of a dataset."""
-    return path if (path / METADATA).is_file() else path / "data"
-
-
-def read_metadata(folder: Path) -> dict[str, Any]:
+def read_metadata(path: Path) -> dict[str, Any]:
     """Content of metadata.json; UserError unless it describes an HDF5 dataset."""
-    path = folder / METADATA
-    try:
+    with reading(path):
         metadata = json.loads(bounded_bytes(path))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON, so this is not a Minari dataset.") from error
     if not isinstance(metadata, dict):
         raise UserError(f"{path} is not a JSON object, so this is not a Minari dataset.")
-    if metadata.get("data_format", "hdf5") != "hdf5":
+    if (form := metadata.get("data_format", "hdf5")) != "hdf5":
         raise UserError(
-            f"{path} says data_format {metadata['data_format']!r:.40}; only hdf5 is read: write "
-            'the dataset with data_format="hdf5".'
+            f"{path} gives data_format {form!r:.40}; only hdf5 is read: write the dataset with "
+            'data_format="hdf5".'
         )
     return metadata
 
 
-def episode_names(path: Path, file: Any) -> list[str]:
-    """The groups episode_0, episode_1, ... in order."""
-    names = sorted((name for name in file if EPISODE.fullmatch(name)), key=episode_number)
-    if not names:
-        raise UserError(f"{path} is empty: it has no group episode_0.")
-    for name in names:
-        if not isinstance(own(path, file, name), h5py.Group):
-            raise UserError(f"{path}: {name} is not a group.")
-    return names
-
-
-def episode_number(name: str) -> int:
-    """The number of an episode's group."""
-    return int(name.removeprefix("episode_"))
-
-
 def own(path: Path, group: Any, name: str) -> Any:
-    """A group's member that lies in this very file; links to other files are not followed."""
-    link = group.get(name, getlink=True)
+    """A group's member that lies in this file itself; links are not followed."""
+    link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
+    if link is None:
+        raise UserError(f"{path}: {group.name} has no group or array {name}.")
     if not isinstance(link, h5py.HardLink):
         raise UserError(f"{path}: {group.name}/{name} is a link; only data in this file is read.")
     return group[name]
 
 
-def leaves(path: Path, group: Any, name: str, depth: int = 0) -> list[Any]:
+def arrays(path: Path, group: Any, name: str, depth: int = 0) -> list[Any]:
     """The arrays below a name, those of a dictionary in the order of their keys.
 
-    Groups may hold one another many times over: without a bound a small file is an endless tree.
+    Groups may contain one another many times over: without bounds a small file is an endless tree.
     """
-    if name not in group:
-        raise UserError(f"{path}: {group.name} has no column {name}.")
-    member = own(path, group, name)
+    member, place = own(path, group, name), f"{path}: {group.name}/{name}"
     if isinstance(member, h5py.Group):
         found: list[Any] = []
         for key in sorted(member) if depth < DEEPEST else ():
-            found += leaves(path, member, key, depth + 1)
-            if len(found) > MOST_LEAVES:
+            found += arrays(path, member, key, depth + 1)
+            if len(found) > MOST_ARRAYS:
                 break
-        if not 1 <= len(found) <= MOST_LEAVES:
+        if not 1 <= len(found) <= MOST_ARRAYS:
             raise UserError(
-                f"{path}: {group.name}/{name} has no array, more than {MOST_LEAVES}, or one below "
-                f"more than {DEEPEST} groups."
+                f"{place} must have 1 to {MOST_ARRAYS} arrays, in at most {DEEPEST} nested groups."
             )
         return found
-    if not isinstance(member, h5py.Dataset) or not numeric(member.dtype) or not member.shape:
-        raise UserError(f"{path}: {group.name}/{name} is not an array of plain numbers.")
-    if member.is_virtual or member.external:
-        raise UserError(f"{path}: {group.name}/{name} lies in another file; copy it into this one.")
-    if member.chunks and math.prod(member.chunks) * member.dtype.itemsize > CHUNK_BYTES:
+    if not isinstance(member, h5py.Dataset) or not member.shape or member.dtype.kind not in NUMBERS:
+        raise UserError(f"{place} is not an array of plain numbers.")
+    piece = math.prod(member.chunks or ()) * member.dtype.itemsize
+    if member.is_virtual or member.external or piece > CHUNK_BYTES:
         raise UserError(
-            f"{path}: {group.name}/{name} has pieces of more than {CHUNK_BYTES:,} bytes."
+            f"{place} must lie in this file, in pieces of at most {CHUNK_BYTES:,} bytes."
         )
     return [member]
 
 
-def widths(parts: list[Any]) -> int:
-    """Coordinates per row, of all parts together."""
-    return sum(math.prod(part.shape[1:]) for part in parts)
-
-
-def episode_steps(path: Path, group: Any) -> int:
-    """Transitions of an episode; UserError unless it has one more observation than actions."""
-    observations = {leaf.shape[0] for leaf in leaves(path, group, "observations")}
-    actions = {leaf.shape[0] for leaf in leaves(path, group, "actions")}
-    if len(observations) != 1 or len(actions) != 1:
-        raise UserError(f"{path}: {group.name} has parts of different lengths.")
-    (seen,), (taken,) = observations, actions
-    if seen != taken + 1:
-        raise UserError(
-            f"{path}: {group.name} has {counted(seen, 'observation')} for "
-            f"{counted(taken, 'action')}; Minari stores one more observation than actions."
-        )
-    return taken
-
-
-def flat(parts: list[Any], first: int, last: int) -> Float32[np.ndarray, "rows numbers"]:
-    """These rows of all parts side by side."""
+def joined(parts: list[Any], first: int, last: int) -> Float32[np.ndarray, "rows numbers"]:
+    """These rows of all arrays side by side."""
     rows = [float32(part[first:last]).reshape(last - first, -1) for part in parts]
     return np.concatenate(rows, axis=1)
 
 
-def box_bounds(
-    path: Path, space: object, action_dim: int
-) -> tuple[list[float], list[float]] | None:
-    """The bounds of a serialised Box; None where no action space is recorded."""
+def box_bounds(path: Path, space: Any) -> tuple[Any, Any] | None:
+    """The bounds of a serialised Box; None if no action space is recorded."""
     if space is None:
         return None
-    try:
-        # A whole number may be too large for a float; as one from the beginning it is infinite.
-        box = json.loads(space, parse_int=float) if isinstance(space, str) else {}
-    except (ValueError, RecursionError):
-        box = {}
+    # A whole number may be too large for a float; parsed as a float it is infinite.
+    box = json.loads(space, parse_int=float)
     if not isinstance(box, dict) or box.get("type") != "Box":
         raise UserError(f"{path} has an action space that is not a Box; real numbers are needed.")
-    low, high = (plain_numbers(box.get(name)) for name in ("low", "high"))
-    if len(low) != action_dim or len(high) != action_dim:
-        raise UserError(
-            f"{path}: the action space's low and high must have "
-            f"{counted(action_dim, 'number')} each."
-        )
-    return low, high
+    return box.get("low"), box.get("high")
 
 
-def plain_numbers(value: object, depth: int = 0) -> list[float]:
-    """All numbers of a nested list, in order; nothing if there is anything else in it."""
-    if isinstance(value, float):
-        return [value]
-    if not isinstance(value, list) or depth > 8:
-        return []
-    parts = [plain_numbers(part, depth + 1) for part in value]
-    return [number for part in parts for number in part] if all(parts) else []
+class Episode(NamedTuple):
+    """One episode: one more observation than actions."""
+
+    observations: Float32[np.ndarray, "steps_and_one state"]
+    actions: Float32[np.ndarray, "steps action"]
+    rewards: Float32[np.ndarray, " steps"]
+    terminated: bool
+    """Whether the last observation is terminal; otherwise the episode was truncated."""
+    seed: int | None
+    """The seed of the environment's reset, if it is known."""
+
+
+class MinariWriter:
+    """Writes episodes one by one; the dataset is complete when the writer closes without error."""
+
+    def __init__(self, path: Path, spec: EnvSpec, about: dict[str, Any]):
+        self.path, self.spec, self.about = path, spec, about
+        self.episodes = self.steps = 0
+        refuse_used(path)
+        self._created = [folder for folder in (path / "data", path) if not folder.exists()]
+        with write_errors(path):
+            (path / "data").mkdir(parents=True, exist_ok=True)
+            self._file = h5py.File(path / "data" / DATA, "w", track_order=True)
+
+    def add(self, episode: Episode) -> None:
+        """Write one episode."""
+        steps = len(episode.actions)
+        if len(episode.observations) != steps + 1 or steps < 1:
+            raise ValueError(f"{len(episode.observations)} observations for {steps} actions")
+        size = sum(array.nbytes for array in episode[:3])
+        if shutil.disk_usage(self.path).free < size + SPARE_BYTES:
+            raise UserError(f"{self.path} cannot be written: its disk is full.")
+        ends = np.zeros(steps, bool)
+        ends[-1] = True
+        group = self._file.create_group(f"episode_{self.episodes}")
+        group.attrs.update({"id": self.episodes, "total_steps": steps})
+        if episode.seed is not None:
+            group.attrs["seed"] = episode.seed
+        for name, values in (
+            ("observations", episode.observations),
+            ("actions", episode.actions),
+            ("rewards", episode.rewards),
+            ("terminations", ends & episode.terminated),
+            ("truncations", ends & (not episode.terminated)),
+        ):
+            group.create_dataset(name, data=values)
+        self.episodes += 1
+        self.steps += steps
+
+    def _complete(self) -> None:
+        """Write the metadata, without which the directory is no dataset."""
+        size = (self.path / "data" / DATA).stat().st_size
+        metadata = {
+            "dataset_id": dataset_id(self.path),
+            "total_episodes": self.episodes,
+            "total_steps": self.steps,
+            "data_format": "hdf5",
+            "observation_space": box(self.spec.state_dim, float("inf")),
+            "action_space": box(self.spec.action_dim, 1.0),
+            "minari_version": MINARI_VERSION,
+            "dataset_size": round(size / 1e6, 1),
+            **self.about,
+        }
+        (self.path / "data" / METADATA).write_text(json.dumps(metadata, indent=1))
+
+    def __enter__(self) -> "MinariWriter":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._file.close()
+        if kind is None:
+            self._complete()
+            return
+        # Half a dataset cannot be read, and would prevent writing a whole one.
+        (self.path / "data" / DATA).unlink(missing_ok=True)
+        for folder in self._created:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def dataset_id(path: Path) -> str:
+    """A name that Minari accepts, from the directory's: letters, digits, a version at the end."""
+    stem, _, version = path.name.rpartition("-v")
+    if not (stem and version.isdecimal()):
+        stem, version = path.name, "0"
+    return f"{re.sub(r'[^0-9A-Za-z_-]+', '-', stem).strip('-') or 'dataset'}-v{version}"
+
+
+def box(size: int, bound: float) -> str:
+    """A float32 Box of this size in [-bound, bound], as Minari serialises it."""
+    space = {"type": "Box", "dtype": "float32", "shape": [size]}
+    return json.dumps(space | {"low": [-bound] * size, "high": [bound] * size})

@@ -1,8 +1,8 @@
-"""The interface of every environment, and the check that what it gives is finite."""
+"""The interface of every environment, the seeds of its episodes, the check for finite numbers."""
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Float64, UInt8
@@ -10,10 +10,11 @@ from jaxtyping import Float32, Float64, UInt8
 from fastr.core import EnvSpec
 
 _LARGEST = float(np.finfo(np.float32).max)
+_STREAMS = ("train", "evaluate")
 
 
 class Step(NamedTuple):
-    """What one action led to; the next state is the real one, also when the episode is over."""
+    """Result of one action; the next state is the real one, also at the end of an episode."""
 
     reward: float
     next_state: Float32[np.ndarray, " state"]
@@ -22,49 +23,29 @@ class Step(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What the ends of [-1, 1] mean to the simulator, actuator by actuator, in its own units."""
+    """What -1 and 1 mean to each actuator, in the simulator's own units."""
 
     low: Float64[np.ndarray, " action"]
     high: Float64[np.ndarray, " action"]
 
 
 class Part(NamedTuple):
-    """Consecutive entries of a state, under the simulator's name for them."""
+    """Consecutive entries of a state, by the simulator's name for them."""
 
     name: str
     size: int
 
 
 class Robot(NamedTuple):
-    """The MuJoCo model behind a task, its state, and what an agent would see of it now."""
+    """MuJoCo's model and data of a task, and the observation of its present state."""
 
     model: Any
     data: Any
     observe: Callable[[], Float32[np.ndarray, " state"]]
 
 
-class NotFiniteError(ArithmeticError):
-    """A reward or a state that would poison everything learned from it; says which and what."""
-
-
-class MalformedError(TypeError):
-    """What an environment returned has another form than it must have; says which."""
-
-
-def finite_step(step: Step) -> Step:
-    """The step itself; NotFiniteError if its reward or its next state is not finite."""
-    if not abs(step.reward) <= _LARGEST:
-        raise NotFiniteError(f"the reward is {step.reward}, not a finite number in float32")
-    finite_state(step.next_state)
-    return step
-
-
-def finite_state(state: Float32[np.ndarray, " state"]) -> Float32[np.ndarray, " state"]:
-    """The state itself; NotFiniteError if one of its numbers is not finite."""
-    if not np.isfinite(state).all():
-        where = np.flatnonzero(~np.isfinite(state))[0]
-        raise NotFiniteError(f"the state is not finite: its number {where} is {state[where]}")
-    return state
+class SimulatorError(Exception):
+    """A simulator returned something unusable; the message says what."""
 
 
 class Environment(abc.ABC):
@@ -74,11 +55,11 @@ class Environment(abc.ABC):
     episode_frames: int | None
     bounds: Bounds
     parts: tuple[Part, ...]
-    """What a state is made of, in order."""
+    """The parts of a state, in the order in which they are laid end to end."""
 
     @abc.abstractmethod
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
-        """Start the episode that this seed names, whatever was run before: its first state."""
+        """Start the episode of this seed, independent of all earlier ones; its first state."""
 
     @abc.abstractmethod
     def step(self, action: Float32[np.ndarray, " action"]) -> Step:
@@ -94,4 +75,27 @@ class Environment(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Free what the simulator holds."""
+        """Free the simulator."""
+
+
+def episode_seed(seed: int, episode: int, stream: Literal["train", "evaluate"]) -> int:
+    """32-bit seed of one episode: even in training, odd in evaluation, so they never coincide."""
+    number = _STREAMS.index(stream)
+    random = np.random.SeedSequence([seed, episode, number]).generate_state(1, np.uint32)
+    return int(random[0]) // 2 * 2 + number
+
+
+def finite_step(step: Step) -> Step:
+    """The same step; SimulatorError if its reward or next state is not finite in float32."""
+    if not abs(step.reward) <= _LARGEST:
+        raise SimulatorError(f"the reward is {step.reward}, not a finite number in float32")
+    finite_state(step.next_state)
+    return step
+
+
+def finite_state(state: Float32[np.ndarray, " state"]) -> Float32[np.ndarray, " state"]:
+    """The same state; SimulatorError if one of its entries is not finite."""
+    if not np.isfinite(state).all():
+        where = np.flatnonzero(~np.isfinite(state))[0]
+        raise SimulatorError(f"the state is not finite: its number {where} is {state[where]}")
+    return state

@@ -1,6 +1,5 @@
 """Gymnasium's environments; gymnasium is imported when one of them is loaded."""
 
-import contextlib
 import math
 import traceback
 from pathlib import Path
@@ -10,12 +9,14 @@ import numpy as np
 from jaxtyping import Float32
 
 from fastr.core import EnvSpec, UserError, nearest
-from fastr.envs.base import MalformedError, Part, Robot
+from fastr.envs.base import Part, Robot, SimulatorError
 from fastr.envs.names import GymTask
-from fastr.envs.rendering import one_line, renderer
-from fastr.envs.simulator import Affine, Frame, Simulator, require_divisor
+from fastr.envs.simulator import Affine, Frame, Simulator, one_line, renderer
 
-_RESET = "reset() must be made as `def reset(self, *, seed=None, options=None)`"
+_RESET = (
+    "reset() must be declared as `def reset(self, *, seed=None, options=None)` and return an "
+    "observation and a dictionary of information"
+)
 _STEP = (
     "step() must return five values: observation, reward, terminated, truncated and a dictionary "
     "of information; the old Gym had one value, done, for the two in the middle"
@@ -32,7 +33,7 @@ class Gym(Simulator):
         self._keys, self.parts = _parts(name, getattr(self._env, "observation_space", None))
         self.episode_frames = self._env.spec and self._env.spec.max_episode_steps
         if self.episode_frames is not None:
-            require_divisor(name, frame_skip, self.episode_frames)
+            self._require_divisor(self.episode_frames)
         self._rescaled = Affine(self._actions.low, self._actions.high)
         self.bounds = self._rescaled.bounds
         state_dim = sum(part.size for part in self.parts)
@@ -41,19 +42,15 @@ class Gym(Simulator):
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
         """Start the episode that Gymnasium draws from this seed."""
         try:
-            found = self._env.reset(seed=seed)
-        except TypeError as error:
-            _refuse_form(error, "unexpected keyword", _RESET)
+            observation, _ = self._env.reset(seed=seed)
+        except (TypeError, ValueError) as error:
+            _refuse_form(error, _RESET)
             raise
-        if not (isinstance(found, tuple) and len(found) == 2):
-            raise MalformedError(
-                "reset() must return an observation and a dictionary of information"
-            )
-        return self._flat(found[0])
+        return self._flat(observation)
 
     def robot(self) -> Robot | None:
-        """The model of a MuJoCo environment whose observations can be had at any time."""
-        # What Gymnasium's own MuJoCo environments are made of; wrappers may show something else.
+        """The model of a MuJoCo environment whose observation can be computed at any time."""
+        # Attributes of Gymnasium's own MuJoCo environments; wrappers may change the observation.
         inner = self._env.unwrapped
         if not all(hasattr(inner, name) for name in ("model", "data", "_get_obs")):
             return None
@@ -68,16 +65,17 @@ class Gym(Simulator):
     def _advance(self, control: np.ndarray) -> Frame:
         action = control.astype(self._actions.dtype)
         try:
-            self._seen, reward, terminated, truncated, _ = self._env.step(action)
+            self._last, reward, terminated, truncated, _ = self._env.step(action)
         except (TypeError, ValueError) as error:
-            _refuse_form(error, "unpack", _STEP)
+            _refuse_form(error, _STEP)
             raise
-        return Frame(
-            _number(reward), _mark(terminated, "terminated"), _mark(truncated, "truncated")
-        )
+        try:
+            return Frame(float(reward), bool(terminated), bool(truncated))
+        except (TypeError, ValueError):
+            raise SimulatorError(f"the reward is {reward!r:.200}; it must be one number") from None
 
     def _observation(self) -> Any:
-        return self._seen
+        return self._last
 
     def _image(self, height: int, width: int) -> np.ndarray:
         from PIL import Image, ImageOps
@@ -87,37 +85,14 @@ class Gym(Simulator):
         return np.array(ImageOps.pad(image, (width, height), Image.Resampling.BILINEAR))
 
 
-def _number(reward: Any) -> float:
-    """The reward as a number, or what it is instead."""
-    # NumPy before 2.4 takes an array of one entry for a number.
-    if not (isinstance(reward, np.ndarray) and reward.ndim):
-        with contextlib.suppress(TypeError, ValueError):
-            return float(reward)
-    found = f"an array of shape {reward.shape}" if hasattr(reward, "shape") else repr(reward)
-    raise MalformedError(f"the reward is {found:.200}; it must be one number")
-
-
-def _mark(value: Any, name: str) -> bool:
-    """Whether the episode is over; what is neither true nor false would pass for one of them."""
-    if isinstance(value, bool):
-        return value
-    found = np.asarray(value)
-    if found.dtype.kind not in "biuf" or found.size != 1:
-        raise MalformedError(f"{name} is {value!r:.200}; it must be True or False")
-    return bool(found)
-
-
-def _refuse_form(error: Exception, word: str, must: str) -> None:
-    """Raise MalformedError if others than the environment stumbled over a method of it like this.
-
-    They are the wrappers that Gymnasium puts around it, and this file.
-    """
+def _refuse_form(error: Exception, must: str) -> None:
+    """Raise SimulatorError if a wrapper or this file met this error, not the environment."""
     import gymnasium
 
     place = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-    theirs = place.is_relative_to(Path(gymnasium.__file__).parent)
-    if (theirs or place == Path(__file__)) and word in str(error):
-        raise MalformedError(f"{must} ({error})") from None
+    wrappers = Path(gymnasium.wrappers.__file__).parent
+    if place in (Path(__file__), Path(gymnasium.core.__file__)) or place.parent == wrappers:
+        raise SimulatorError(f"{must} ({error})") from None
 
 
 def _gym_env(name: GymTask, render_mode: str | None) -> Any:
@@ -138,14 +113,8 @@ def _refusal(name: GymTask, error: Exception) -> str:
     """Say why Gymnasium did not make this environment."""
     import gymnasium
 
-    # Of the ways in which an id can be unknown, one is a plain Error, told apart by its text.
     module, _, identifier = name.name.rpartition(":")
-    unknown = isinstance(error, gymnasium.error.UnregisteredEnv) or (
-        type(error) is gymnasium.error.Error and str(error).startswith("No registered env")
-    )
     cause = error.__cause__
-    if isinstance(cause, ModuleNotFoundError) and module.endswith(".py"):
-        return f"A module is named without its .py: write {module[:-3]}:{identifier}."
     if isinstance(cause, ModuleNotFoundError) and cause.name in (module, module.split(".")[0]):
         return (
             f"There is no Python module {cause.name} to make {name.name} with: install it, or put "
@@ -153,13 +122,18 @@ def _refusal(name: GymTask, error: Exception) -> str:
         )
     if isinstance(error, TypeError) and "render_mode" in str(error):
         return f"{name.name} takes no render_mode, so it cannot be drawn (docs/own-robot.md)."
-    if not unknown:
+    # Of the ways in which an id can be unknown, one is a plain Error, told apart by its text.
+    if not isinstance(error, gymnasium.error.UnregisteredEnv) and not (
+        type(error) is gymnasium.error.Error and str(error).startswith("No registered env")
+    ):
         return f"Gymnasium cannot make {name.name}: {one_line(error)}"
-    where = f", also after importing {module}" if module else ""
-    hint = nearest(identifier, gymnasium.registry) or (
-        "" if module else " If a module of yours registers it, write my_module:MyRobot-v0."
+    hint = nearest(identifier, gymnasium.registry)
+    if module:
+        return f"Gymnasium knows no environment {identifier} after importing {module}.{hint}"
+    return (
+        f"Gymnasium knows no environment {identifier}.{hint} If your own module my_module "
+        f"registers it, write my_module:{identifier}."
     )
-    return f"Gymnasium knows no environment {identifier}{where}.{hint}"
 
 
 def _bounded(name: GymTask, space: Any) -> Any:
@@ -182,15 +156,24 @@ def _bounded(name: GymTask, space: Any) -> Any:
 
 
 def _parts(name: GymTask, space: Any) -> tuple[tuple[str, ...] | None, tuple[Part, ...]]:
-    """Keys of the observation, or None if it is one array, and the sizes of its parts."""
+    """Keys of the observation, None if it is one array, and the sizes of its parts.
+
+    A Dict's parts keep the order of the space, which Gymnasium sorts by key if it is given a dict.
+    """
     from gymnasium.spaces import Box, Dict
 
-    if isinstance(space, Box):
-        return None, (Part("observation", math.prod(space.shape)),)
-    if isinstance(space, Dict) and all(isinstance(part, Box) for part in space.spaces.values()):
-        sizes = (Part(key, math.prod(part.shape or ())) for key, part in space.items())
-        return tuple(space), tuple(sizes)
-    raise UserError(
-        f"{name} has the observation space {space}, but a Box or a flat Dict of Boxes is needed: "
-        "wrap it in gymnasium.wrappers.FlattenObservation."
-    )
+    spaces = dict(space.spaces) if isinstance(space, Dict) else {"observation": space}
+    if not all(isinstance(part, Box) for part in spaces.values()):
+        raise UserError(
+            f"{name} has the observation space {space}, but a Box or a flat Dict of Boxes is "
+            "needed: wrap it in gymnasium.wrappers.FlattenObservation."
+        )
+    shapes = {key: part.shape or () for key, part in spaces.items()}
+    for key, shape in shapes.items():
+        if spaces[key].dtype == np.uint8 and len(shape) >= 3:
+            raise UserError(
+                f"{name} has images of shape {shape} as its {key}, which no method here "
+                "learns from: give it an observation of numbers such as positions and velocities."
+            )
+    parts = tuple(Part(key, math.prod(shape)) for key, shape in shapes.items())
+    return (tuple(spaces) if isinstance(space, Dict) else None), parts

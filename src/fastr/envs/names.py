@@ -1,4 +1,4 @@
-"""What a task is called, and which environment that means."""
+"""Names of tasks and the environments they mean."""
 
 import re
 import sys
@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fastr.core import UserError, nearest
 from fastr.envs import shifts
 
-# Written out, so that a name is checked without importing dm_control: importing it would fix this
-# process's renderer for good. A test compares the list with the installed suite.
+# Written out, because importing dm_control to check a name would fix this process's renderer for
+# good. A test compares the list with the installed suite.
 _SUITE = {
     "acrobot": "swingup swingup_sparse",
     "ball_in_cup": "catch",
@@ -56,11 +56,11 @@ class GymTask(NamedTuple):
 
 def tasks() -> tuple[str, ...]:
     """Every DM Control Suite task."""
-    return tuple(map(str, _suite_tasks()))
+    return tuple(map(str, _KNOWN.values()))
 
 
 def parse(task: str) -> SuiteTask | GymTask:
-    """Which environment a name means; a Gymnasium name is not yet looked up."""
+    """The environment that a name means; a Gymnasium name is not yet looked up."""
     task, shifted = shifts.split(task)
     if shifted is not None:
         shifts.check(shifted)
@@ -75,7 +75,10 @@ def parse(task: str) -> SuiteTask | GymTask:
     if (known := _KNOWN.get(_spelling(task))) is not None:
         return known
     if re.search(r"-v\d+$|/", task) and _GYM_NAME.fullmatch(task):
-        hint = f" Gymnasium environments are written gym:{task}."
+        hint = (
+            f" Gymnasium environments are written gym:{task}; one that your own module my_module "
+            f"registers is written my_module:{task} (docs/own-robot.md)."
+        )
     else:
         own = " An environment of your own is written my_module:MyRobot-v0 (docs/own-robot.md)."
         hint = own if task.endswith(".py") else nearest(task, tasks()) or own
@@ -89,16 +92,13 @@ def spelled(task: str) -> str:
 
 
 def respelled(task: str) -> str:
-    """A task in its one spelling: walker_walk is walker-walk, and its runs are compared.
-
-    For what somebody has written down: a name that means nothing here stays as it is.
-    """
+    """A task in its one spelling (walker_walk is walker-walk); an unknown name stays as it is."""
     name, at, shifted = task.partition("@")
     return f"{_KNOWN.get(_spelling(name), name)}{at}{shifted}"
 
 
 def module_of(task: str) -> str:
-    """The Python module that is imported to make this task; empty if none is."""
+    """The Python module that registers this task; empty if none does."""
     if ":" not in shifts.split(task)[0]:
         return ""
     name = parse(task)
@@ -106,23 +106,16 @@ def module_of(task: str) -> str:
 
 
 def require_imported(task: str, run: Path) -> None:
-    """Raise UserError if playing a run's task would import a module that nobody has asked for.
+    """Raise UserError if playing a run's task would import a module that is not yet imported.
 
-    A run's config.json may come from anywhere, and importing a module executes it. One that is
-    imported already, by `fastr --import` or by the program that uses fastr, executes nothing more.
+    A run's config.json may come from anywhere, and importing a module executes it.
     """
     module = module_of(task)
     if module and module not in sys.modules:
         raise UserError(
-            f"{run} is on {task}, which imports the Python module {module}: if that module is to "
-            f"be trusted, say so with `fastr --import {quote(module)} ...` (docs/security.md)."
+            f"{run} is on {task}, which imports the Python module {module}: if you trust that "
+            f"module, add `fastr --import {quote(module)} ...` (docs/security.md)."
         )
-
-
-def _suite_tasks() -> tuple[SuiteTask, ...]:
-    return tuple(
-        SuiteTask(domain, task) for domain, names in _SUITE.items() for task in names.split()
-    )
 
 
 def _spelling(name: str) -> str:
@@ -130,4 +123,7 @@ def _spelling(name: str) -> str:
     return name.replace("_", "-")
 
 
-_KNOWN = {_spelling(str(task)): task for task in _suite_tasks()}
+_SUITE_TASKS = [
+    SuiteTask(domain, task) for domain, words in _SUITE.items() for task in words.split()
+]
+_KNOWN = {_spelling(str(task)): task for task in _SUITE_TASKS}

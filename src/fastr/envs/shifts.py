@@ -1,161 +1,118 @@
 """Changes between a policy's output and a robot's actuators (Sec. Modular Reuse).
 
 Written behind a task's name, walker-walk@permutation:7+latency=2, and applied from left to right.
-The number after the colon is the seed of what is drawn at random, so that a name means the same
-shift everywhere: in training, in evaluation and for every method.
+The number after the colon is the seed of random values (of `reverse`, the actuator), so that a name
+means the same shift everywhere: in training, in evaluation and for every method.
 """
 
-import abc
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, UInt8
 
 from fastr.core import UserError, counted, nearest
+from fastr.envs.base import Environment, Step
 
 Action = Float32[np.ndarray, " action"]
+Shift = Callable[[Action], Action]
+"""From the action sent to the action that arrives; one episode long, as latency has a memory."""
 _ITEM = re.compile(r"([a-z-]+)(?:=(\d{1,6}(?:\.\d{1,6})?))?(?::(\d{1,9}))?")
 _GAINS = (0.5, 1.0)
 
 
-class Shift(abc.ABC):
-    """What becomes of an action on its way to the actuators."""
+class _Item(NamedTuple):
+    """One shift of a name, as written: KIND=NUMBER:SEED."""
 
-    def begin(self) -> None:  # noqa: B027  (most remember nothing)
-        """Forget the last episode."""
+    kind: str
+    number: float
+    seed: int
 
-    @abc.abstractmethod
-    def __call__(self, action: Action) -> Action:
-        """The action that arrives."""
-
-
-@dataclass(frozen=True)
-class Permutation(Shift):
-    """Channels reassigned: actuator i receives what was meant for order[i]."""
-
-    order: tuple[int, ...]
-
-    def __call__(self, action: Action) -> Action:
-        """The channels in their new order."""
-        return action[list(self.order)]
+    def generator(self) -> np.random.Generator:
+        return np.random.default_rng([self.seed, list(KINDS).index(self.kind)])
 
 
-@dataclass(frozen=True)
-class Degradation(Shift):
-    """Every channel with a gain of its own; a negative one has its polarity inverted."""
-
-    gains: tuple[float, ...]
-
-    def __call__(self, action: Action) -> Action:
-        """The scaled action."""
-        return action * np.asarray(self.gains, np.float32)
-
-
-@dataclass(frozen=True)
-class Dead(Shift):
-    """Actuators that receive nothing."""
-
-    channels: tuple[int, ...]
-
-    def __call__(self, action: Action) -> Action:
-        """The action with these channels at zero."""
-        return np.where(np.isin(np.arange(action.size), self.channels), np.float32(0), action)
-
-
-class Latency(Shift):
-    """Actions that arrive some agent steps late; before the first, none."""
-
-    def __init__(self, steps: int):
-        self.steps = steps
-        self.begin()
-
-    def begin(self) -> None:
-        """Nothing is on its way."""
-        self.underway: deque[Action] = deque()
-
-    def __call__(self, action: Action) -> Action:
-        """What was sent so many steps ago."""
-        self.underway.append(action.copy())
-        if len(self.underway) <= self.steps:
-            return np.zeros_like(action)
-        return self.underway.popleft()
-
-
-@dataclass(frozen=True)
-class DeadBand(Shift):
-    """Small commands that have no effect."""
-
-    width: float
-
-    def __call__(self, action: Action) -> Action:
-        """The action with what is below the width at zero."""
-        return np.where(np.abs(action) < self.width, np.float32(0), action)
-
-
-@dataclass(frozen=True)
-class Quantization(Shift):
-    """Commands rounded to evenly spaced values from -1 to 1."""
-
-    levels: int
-
-    def __call__(self, action: Action) -> Action:
-        """The nearest values."""
-        step = np.float32(2 / (self.levels - 1))
-        return (np.round((action + 1) / step) * step - 1).astype(np.float32)
-
-
-def _permutation(_: float, size: int, rng: np.random.Generator) -> Permutation:
+def permutation(item: _Item, size: int) -> Shift:
+    """Actuator i receives what was meant for another, order[i]."""
     if size < 2:
         raise UserError("@permutation needs at least two actuators; this robot has one.")
-    order = np.arange(size)
+    generator, order = item.generator(), np.arange(size)
     while (order == np.arange(size)).any():  # about e tries
-        order = rng.permutation(size)
-    return Permutation(tuple(order.tolist()))
+        order = generator.permutation(size)
+    return lambda action: action[order]
 
 
-def _degradation(_: float, size: int, rng: np.random.Generator) -> Degradation:
-    gains = rng.uniform(*_GAINS, size) * rng.choice([-1.0, 1.0], size)
-    return Degradation(tuple(gains.tolist()))
+def degradation(item: _Item, size: int) -> Shift:
+    """Every channel is multiplied by its own gain; a negative gain inverts its polarity."""
+    generator = item.generator()
+    gains = generator.uniform(*_GAINS, size) * generator.choice([-1.0, 1.0], size)
+    gains = gains.astype(np.float32)
+    return lambda action: action * gains
 
 
-def _dead(count: float, size: int, rng: np.random.Generator) -> Dead:
+def dead(item: _Item, size: int) -> Shift:
+    """Some actuators receive nothing."""
+    count = int(item.number)
     if count > size:
-        raise UserError(f"@dead={count:g} is more than this robot's {counted(size, 'actuator')}.")
-    return Dead(tuple(sorted(rng.choice(size, int(count), replace=False).tolist())))
+        raise UserError(f"@dead={count} is more than this robot's {counted(size, 'actuator')}.")
+    channels = item.generator().choice(size, count, replace=False)
+    off = np.isin(np.arange(size), channels)
+    return lambda action: np.where(off, np.float32(0), action)
 
 
-def _latency(steps: float, _: int, __: np.random.Generator) -> Latency:
-    return Latency(int(steps))
+def latency(item: _Item, size: int) -> Shift:
+    """Actions arrive some agent steps late; until the first one arrives, zeros do."""
+    nothing = [np.zeros(size, np.float32)] * int(item.number)
+    underway = deque(nothing)
+
+    def delayed(action: Action) -> Action:
+        underway.append(action.copy())
+        return underway.popleft()
+
+    return delayed
 
 
-def _dead_band(width: float, _: int, __: np.random.Generator) -> DeadBand:
-    return DeadBand(width)
+def dead_band(item: _Item, _: int) -> Shift:
+    """Commands smaller than the width have no effect."""
+    return lambda action: np.where(np.abs(action) < item.number, np.float32(0), action)
 
 
-def _quantization(levels: float, _: int, __: np.random.Generator) -> Quantization:
-    if levels < 2:
-        raise UserError(f"@quantization={levels:g} has too few values; there must be at least 2.")
-    return Quantization(int(levels))
+def quantization(item: _Item, _: int) -> Shift:
+    """Commands are rounded to evenly spaced values from -1 to 1."""
+    if item.number < 2:
+        raise UserError(f"@quantization={item.number:g} has too few values; use at least 2.")
+    step = np.float32(2 / (int(item.number) - 1))
+    return lambda action: (np.round((action + 1) / step) * step - 1).astype(np.float32)
 
 
-Draw = Callable[[float, int, np.random.Generator], Shift]
-KINDS: dict[str, tuple[Draw, float | None]] = {
-    "permutation": (_permutation, None),
-    "degradation": (_degradation, None),
-    "dead": (_dead, 1),
-    "latency": (_latency, 1),
-    "dead-band": (_dead_band, 0.1),
-    "quantization": (_quantization, 8),
+def reverse(item: _Item, size: int) -> Shift:
+    """One actuator, number `seed` of the robot, turns the other way."""
+    if item.seed >= size:
+        raise UserError(
+            f"@reverse:{item.seed}: this robot has {counted(size, 'actuator')}, numbered from 0."
+        )
+    signs = np.where(np.arange(size) == item.seed, np.float32(-1), np.float32(1))
+    return lambda action: action * signs
+
+
+# New kinds come last: a kind's place is part of its random seed.
+KINDS: dict[str, tuple[Callable[[_Item, int], Shift], float | None]] = {
+    "permutation": (permutation, None),
+    "degradation": (degradation, None),
+    "dead": (dead, 1),
+    "latency": (latency, 1),
+    "dead-band": (dead_band, 0.1),
+    "quantization": (quantization, 8),
+    "reverse": (reverse, None),
 }
-"""How each is drawn, and the number it takes if none is given; None: it takes none."""
+"""Each kind with its default number; None if it takes no number."""
 _WHOLE = ("dead", "latency", "quantization")
 
 
 def split(task: str) -> tuple[str, str | None]:
-    """A task's own name, and the shifts behind it, if there are any."""
+    """A task's own name, and the shifts behind its @, if it has one."""
     name, at, shifts = task.partition("@")
     return name, shifts if at else None
 
@@ -163,32 +120,61 @@ def split(task: str) -> tuple[str, str | None]:
 def check(text: str) -> None:
     """Raise UserError unless this text names shifts."""
     for item in text.split("+"):
-        _read(item)
+        _item(item)
 
 
-def drawn(text: str, action_dim: int) -> tuple[Shift, ...]:
+def draw(text: str, action_dim: int) -> tuple[Shift, ...]:
     """The shifts that this text names, for a robot with so many actuators."""
-    shifts = []
-    for item in text.split("+"):
-        kind, value, seed = _read(item)
-        rng = np.random.default_rng([seed, list(KINDS).index(kind)])
-        shifts.append(KINDS[kind][0](value, action_dim, rng))
-    return tuple(shifts)
+    items = map(_item, text.split("+"))
+    return tuple(KINDS[item.kind][0](item, action_dim) for item in items)
 
 
-def _read(item: str) -> tuple[str, float, int]:
+def _item(text: str) -> _Item:
     """One shift's name, number and seed."""
-    match = _ITEM.fullmatch(item.strip())
+    match = _ITEM.fullmatch(text.strip())
     if match is None or match[1] not in KINDS:
-        hint = nearest(match[1] if match else item, KINDS)
+        hint = nearest(match[1] if match else text, KINDS)
         raise UserError(
-            f"@{item} is not a shift of the actuators.{hint} They are written NAME=NUMBER:SEED, "
+            f"@{text} is not a shift of the actuators.{hint} They are written NAME=NUMBER:SEED, "
             f"as in @permutation:7+latency=2; the names are {', '.join(KINDS)}."
         )
     kind, number, seed = match.groups()
     default = KINDS[kind][1]
     if number is not None and default is None:
-        raise UserError(f"@{item}: {kind} takes no number; a seed is written @{kind}:{number}.")
+        what = "the actuator" if kind == "reverse" else "a seed"
+        raise UserError(f"@{text}: {kind} takes no number; {what} is written @{kind}:{number}.")
     if number is not None and kind in _WHOLE and "." in number:
-        raise UserError(f"@{item}: {kind} takes a whole number.")
-    return kind, float(number if number is not None else default or 0), int(seed or 0)
+        raise UserError(f"@{text}: {kind} takes a whole number.")
+    return _Item(kind, float(number if number is not None else default or 0), int(seed or 0))
+
+
+class Shifted(Environment):
+    """An environment with shifted actuators."""
+
+    def __init__(self, inner: Environment, text: str):
+        self._inner, self._text = inner, text
+        self.spec, self.episode_frames = inner.spec, inner.episode_frames
+        self.bounds, self.parts = inner.bounds, inner.parts
+        self._shifts = draw(text, self.spec.action_dim)
+
+    def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
+        """Start the episode with new, equal shifts, which remember nothing."""
+        self._shifts = draw(self._text, self.spec.action_dim)
+        return self._inner.reset(seed)
+
+    def step(self, action: Float32[np.ndarray, " action"]) -> Step:
+        """Hold the shifted action."""
+        for shift in self._shifts:
+            action = shift(action)
+        return self._inner.step(action)
+
+    def frame(self, height: int, width: int) -> UInt8[np.ndarray, "height width 3"]:
+        """Draw the scene, which no shift changes."""
+        return self._inner.frame(height, width)
+
+    def robot(self) -> None:
+        """None: its actuators no longer are the channels of an action."""
+
+    def close(self) -> None:
+        """Close the environment within."""
+        self._inner.close()

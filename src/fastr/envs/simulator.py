@@ -1,21 +1,27 @@
-"""What the suite and Gymnasium share: held actions, rescaled, and flat states."""
+"""What suite.py and gym.py share: held actions, rescaled; flat states; MuJoCo's renderer."""
 
 import abc
+import contextlib
 import itertools
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, UInt8
 
 from fastr.core import UserError, counted
-from fastr.envs.base import Bounds, Environment, MalformedError, Step
+from fastr.envs.base import Bounds, Environment, SimulatorError, Step
 from fastr.envs.names import GymTask, SuiteTask
-from fastr.envs.rendering import TALLEST, WIDEST, reported_rendering
+
+TALLEST, WIDEST = 1_080, 1_920
+RENDERING_OFF = ("disable", "disabled", "off", "false", "0")
+"""Values of MUJOCO_GL that switch rendering off."""
 
 
 class Affine:
-    """Maps [-1, 1] onto an action space's bounds; what lies outside is clipped."""
+    """Maps [-1, 1] onto an action space's bounds, clipping what lies outside."""
 
     def __init__(self, low: np.ndarray, high: np.ndarray):
         # A centre and a half width leave actions exactly as they are where the bounds are -1 and 1.
@@ -42,7 +48,7 @@ class Frame(NamedTuple):
 
 
 class Simulator(Environment):
-    """What the suite and Gymnasium share: held actions and flat states."""
+    """An environment of either library."""
 
     _name: SuiteTask | GymTask
     _frame_skip: int
@@ -84,41 +90,77 @@ class Simulator(Environment):
                 f"A frame of {height} x {width} pixels (height x width) cannot be drawn: "
                 f"the limit is {TALLEST} x {WIDEST}."
             )
-        with reported_rendering(self._name):
+        with _reported_rendering(self._name):
             return self._image(height, width)
 
+    def _require_divisor(self, frames: int) -> None:
+        """Refuse a frame skip that would cut an episode's last action short."""
+        if frames % self._frame_skip:
+            divisors = (number for number in range(1, frames + 1) if frames % number == 0)
+            works = ", ".join(map(str, itertools.islice(divisors, 7)))
+            raise UserError(
+                f"A frame skip of {self._frame_skip} does not divide the "
+                f"{counted(frames, 'frame')} of an episode of {self._name}: use one that does, "
+                f"such as {works}."
+            )
+
     def _flat(self, observation: Any) -> Float32[np.ndarray, " state"]:
-        parts = [observation] if self._keys is None else _entries(observation, self._keys)
-        # What float32 cannot hold becomes infinite, which the pool reports in its own words.
+        """The observation's parts end to end, in the order of `parts`."""
+        parts = [observation] if self._keys is None else [observation[key] for key in self._keys]
+        # What float32 cannot hold becomes infinite, which is reported like any infinite number.
         with np.errstate(over="ignore"):
             state = np.concatenate(
                 [np.ravel(part) for part in parts], dtype=np.float32, casting="unsafe"
             )
-        # Nobody behind this would see it: one number is broadcast to the place of many.
+        # Unnoticed otherwise: one number would be broadcast to the place of many.
         if len(state) != self.spec.state_dim:
-            raise MalformedError(
+            raise SimulatorError(
                 f"the observation is of size {len(state)}, its space of size {self.spec.state_dim}"
             )
         return state
 
 
-def _entries(observation: Any, keys: tuple[str, ...]) -> list[Any]:
-    """The parts of an observation that its space calls a dictionary, in the space's order."""
-    if not isinstance(observation, Mapping):
-        kind = type(observation).__name__
-        raise MalformedError(f"the observation is of type {kind}, its space a Dict")
-    if missing := [key for key in keys if key not in observation]:
-        raise MalformedError(f"the observation lacks {missing[0]!r}, which its space has")
-    return [observation[key] for key in keys]
-
-
-def require_divisor(name: SuiteTask | GymTask, frame_skip: int, frames: int) -> None:
-    """Refuse a frame skip that would cut an episode's last action short."""
-    if frames % frame_skip == 0:
+@contextlib.contextmanager
+def renderer(name: SuiteTask | GymTask, render_mode: str | None) -> Iterator[None]:
+    """Choose MuJoCo's renderer, which the environment variable fixes when MuJoCo is imported."""
+    if render_mode is None:
+        chosen = os.environ.get("MUJOCO_GL")
+        os.environ.setdefault("MUJOCO_GL", "disable")
+        try:
+            yield
+        finally:
+            # Processes started from here may want to draw, and inherit the variable.
+            if chosen is None:
+                del os.environ["MUJOCO_GL"]
         return
-    divisors = (number for number in range(1, frames + 1) if frames % number == 0)
-    works = ", ".join(map(str, itertools.islice(divisors, 7)))
-    raise UserError(
-        f"A frame skip of {frame_skip} does not divide the {counted(frames, 'frame')} of an "
-        f"episode of {name}: use one that does, such as {works}."
-    )
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    imported = sys.modules.get("dm_control._render")
+    backend = os.environ["MUJOCO_GL"] if imported is None else imported.BACKEND
+    if isinstance(name, SuiteTask) and backend in RENDERING_OFF:
+        raise UserError(
+            f"{name} cannot be drawn in a process that has loaded dm_control with rendering "
+            "disabled: draw it in a new process with MUJOCO_GL=egl."
+        )
+    with _reported_rendering(name):
+        yield
+
+
+@contextlib.contextmanager
+def _reported_rendering(name: SuiteTask | GymTask) -> Iterator[None]:
+    """Turn a failure to draw into one sentence with the usual fix."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if type(error).__name__ == "DependencyNotInstalled":  # Gymnasium's own, with its own fix
+            raise UserError(f"{name} cannot be drawn: {one_line(error)}") from None
+        raise UserError(
+            f"{name} cannot be drawn ({one_line(error)}): install the Debian packages libegl1 and "
+            "libgl1 (apt-get install libegl1 libgl1) and set MUJOCO_GL=egl."
+        ) from None
+
+
+def one_line(error: Exception) -> str:
+    """An error's message on one line, or its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__

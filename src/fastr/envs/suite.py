@@ -9,8 +9,15 @@ from jaxtyping import Float32
 from fastr.core import EnvSpec, UserError
 from fastr.envs.base import Part, Robot
 from fastr.envs.names import SuiteTask
-from fastr.envs.rendering import DISABLED, TALLEST, WIDEST, renderer
-from fastr.envs.simulator import Affine, Frame, Simulator, require_divisor
+from fastr.envs.simulator import (
+    RENDERING_OFF,
+    TALLEST,
+    WIDEST,
+    Affine,
+    Frame,
+    Simulator,
+    renderer,
+)
 
 _FRAMES_WITHOUT_LIMIT = 1_000
 # MuJoCo's mjMAXVAL, which dm_control reports as the bound of an actuator that has none.
@@ -26,7 +33,7 @@ class Suite(Simulator):
         limit = self._env._step_limit
         self._last_frame = _FRAMES_WITHOUT_LIMIT if math.isinf(limit) else math.ceil(limit)
         self.episode_frames = self._last_frame
-        require_divisor(name, frame_skip, self._last_frame)
+        self._require_divisor(self._last_frame)
         actions, parts = self._env.action_spec(), self._env.observation_spec()
         # An actuator without limits (lqr) takes the action as it is.
         unlimited = (actions.minimum <= -_UNLIMITED) | (actions.maximum >= _UNLIMITED)
@@ -38,8 +45,8 @@ class Suite(Simulator):
         self.parts = tuple(Part(key, math.prod(part.shape)) for key, part in parts.items())
         self.spec = EnvSpec(sum(part.size for part in self.parts), actions.shape[0])
         self._frames = 0
-        # Of the frames that an action is held for, only the last one's observation is read: it is
-        # made when it is asked for, not by every step of the suite's environment.
+        # Only the observation of a held action's last frame is read: it is computed on demand, not
+        # in every step of the suite's environment.
         self._observe = self._env.task.get_observation
         self._env.task.get_observation = lambda _: {}
 
@@ -52,7 +59,7 @@ class Suite(Simulator):
         return self._flat(self._observation())
 
     def robot(self) -> Robot:
-        """The physics behind the task: every task of the suite has one."""
+        """The task's physics."""
         physics = self._env.physics
         observe = lambda: self._flat(self._observation())  # noqa: E731
         return Robot(physics.model.ptr, physics.data.ptr, observe)
@@ -89,19 +96,19 @@ def _suite_env(name: SuiteTask, render_mode: str | None) -> Any:
             ) from None
 
     verbosity = logging.get_verbosity()
-    # One deprecated attribute in a model of the suite's own warns at every load.
+    # A deprecated attribute in one of the suite's models warns at every load.
     logging.set_verbosity(logging.ERROR)
     try:
-        # Some models (lqr) are drawn at random when made: the same in every process.
+        # Some models (lqr) are random: the same in every process.
         env: Any = suite.load(name.domain, name.task, task_kwargs={"random": 0})
     finally:
         logging.set_verbosity(verbosity)
     if render_mode is not None:
         screen = env.physics.model.vis.global_
         screen.offheight, screen.offwidth = TALLEST, WIDEST
-    elif _render.BACKEND in DISABLED:
-        # quadruped-escape asks for a rendering context at every reset, to update one if there is
-        # one, and asking creates it: without a renderer, let the answer be that there is none.
+    elif _render.BACKEND in RENDERING_OFF:
+        # quadruped-escape asks for its rendering contexts at every reset, and asking creates one:
+        # without a renderer, answer that there is none.
         headless = type("Headless", (type(env.physics),), {"contexts": None})
         env.physics.__class__ = headless
     return env

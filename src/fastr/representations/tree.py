@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fastr.core import EnvSpec
-from fastr.envs.groups import KINEMATIC, Group, parse, runs
+from fastr.envs.anatomy import KINEMATIC, Group, parse, runs
 from fastr.representations.cp import CP, CPConfig
 from fastr.representations.ranking import Contrast, Encoder, FactorEncoder, RankingConfig
 

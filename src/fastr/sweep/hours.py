@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
 from fastr.core import Preset, counted
-from fastr.envs.cores import usable_cores
+from fastr.envs.processes import usable_cores
 from fastr.studies.units import Unit
 from fastr.sweep.local import gpus, nvidia_smi
 from fastr.sweep.state import progress

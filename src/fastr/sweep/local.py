@@ -5,7 +5,7 @@ import subprocess
 from typing import NamedTuple
 
 from fastr.core import counted
-from fastr.envs.cores import allowed_cores, usable_cores
+from fastr.envs.processes import usable_cores
 from fastr.sweep.attempt import Attempt, ask_to_stop, end_group
 from fastr.sweep.engine import AbstractEngine, AbstractJob
 
@@ -119,9 +119,7 @@ def slots(jobs: int | None) -> list[Slot]:
             for device in devices
         ]
     count = jobs or max(1, usable_cores() // CORES_PER_RUN)
-    # Where a quota lets it fill only some of the cores, which ones is the system's to say: others
-    # with quotas of their own are on the same.
-    return [Slot({}, share) for share in shares(allowed_cores(), count)]
+    return [Slot({}, share) for share in shares(tuple(sorted(os.sched_getaffinity(0))), count)]
 
 
 def shares(cores: tuple[int, ...], count: int) -> list[tuple[int, ...]]:

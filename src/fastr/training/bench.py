@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastr.core import EnvSpec
-from fastr.envs.pool import EnvPool
+from fastr.envs.processes import EnvPool
 from fastr.nn.precision import Precision, matmul_precision
 from fastr.runs.directory import RunWriter
 from fastr.training.config import TrainConfig, to_json

@@ -15,9 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fastr.core import RunError
-from fastr.envs.cores import usable_cores
-from fastr.envs.pool import EnvPool, Steps
-from fastr.envs.processes import PATIENCE_SECONDS
+from fastr.envs.processes import PATIENCE_SECONDS, EnvPool, Steps, usable_cores
 from fastr.runs.checkpoints import Checkpoint, Snapshot
 from fastr.runs.directory import RunWriter
 from fastr.training.config import TrainConfig

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 
 from fastr.core import EnvSpec, UserError
-from fastr.envs.pool import Steps
+from fastr.envs.processes import Steps
 from fastr.runs import Checkpoint, Snapshot
 from fastr.runs.untrusted import number, whole_numbers
 from fastr.training import ring

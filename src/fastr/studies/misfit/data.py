@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from fastr.core import EnvSpec, UserError, counted
-from fastr.data.store import Store
+from fastr.data import Dataset
 from fastr.studies.misfit.config import MisfitConfig, SplitBy
 from fastr.studies.misfit.predictors import SAMPLE_ROWS, Scales, scales_of
 
@@ -83,7 +83,7 @@ def _limited(
 class Prepared:
     """A dataset ready for training."""
 
-    store: Store
+    store: Dataset
     split: Split
     scales: Scales
     constant_actions: tuple[int, ...]
@@ -100,7 +100,7 @@ class Prepared:
         return self.store.about.name
 
 
-def prepare(store: Store, config: MisfitConfig) -> Prepared:
+def prepare(store: Dataset, config: MisfitConfig) -> Prepared:
     """Split a dataset and take its statistics; UserError if it cannot answer the question."""
     name, spec, seed = store.about.name, store.about.spec, config.split_seed
     if config.split == "episode" and store.episode_count == len(store.rows) > 1:

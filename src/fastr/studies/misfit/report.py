@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 
 from fastr.core import UserError, write_errors
-from fastr.data.base import Source, require_bounds
-from fastr.data.opening import open_source
-from fastr.data.store import Store, spool
+from fastr.data import Dataset, Source, open_source, require_bounds, spool
 from fastr.report.page import write_page
 from fastr.runs import json_value, made
 from fastr.runs.provenance import provenance
-from fastr.studies.misfit.config import KINDS, NAMES, MisfitConfig
+from fastr.studies.misfit.config import KINDS, NAMES, Kind, MisfitConfig
 from fastr.studies.misfit.data import Prepared, prepare
 from fastr.studies.misfit.page import page
 from fastr.studies.misfit.training import Fit, Fitted
@@ -76,7 +74,7 @@ def open_all(names: Sequence[str]) -> list[Source]:
     return sources
 
 
-def read(source: Source, path: Path, config: MisfitConfig) -> Store:
+def read(source: Source, path: Path, config: MisfitConfig) -> Dataset:
     """Check a dataset and copy it into the form for training."""
     with stage(f"reading {source.about.name}", source.about.rows, "transitions") as advance:
         observed = config.action_scale == "observed"
@@ -169,16 +167,16 @@ def still_falling(fitted: Fitted, chance: float, epochs: int) -> tuple[str, ...]
     """Predictors whose validation loss fell by over 2% of what they know in the last tenth."""
     before = epochs - max(1, epochs // 10)
 
-    def loss(kind: str, epoch: int) -> float:
+    def loss(kind: Kind, epoch: int) -> float:
         rows = [r for r in fitted.curves if r["predictor"] == kind and r["epoch"] == epoch]
         return float(np.mean([row["validation_nce"] for row in rows]))
 
-    falls = {kind: (loss(kind, before), loss(kind, epochs)) for kind in KINDS}
-    return tuple(
-        NAMES[kind]
-        for kind, (old, new) in falls.items()
-        if old - new > 0.02 * max(chance - new, 1e-3)
-    )
+    found = []
+    for kind in KINDS:
+        old, new = loss(kind, before), loss(kind, epochs)
+        if old - new > 0.02 * max(chance - new, 1e-3):
+            found.append(NAMES[kind])
+    return tuple(found)
 
 
 def write_curves(path: Path, prepared: Sequence[Prepared], fitted: Sequence[Fitted]) -> None:

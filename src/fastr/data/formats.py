@@ -1,0 +1,280 @@
+"""Readers of tables (.npz and .parquet), and `open_source`, which chooses the reader of a path."""
+
+import json
+import math
+import re
+import zipfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastr.core import UserError, counted
+from fastr.data.dataset import (
+    NUMBERS,
+    VECTORS,
+    WIDEST,
+    Chunk,
+    Column,
+    Source,
+    describe,
+    refuse_bomb,
+)
+from fastr.data.minari import Minari, installed, is_minari
+from fastr.data.replay import RunReplay
+from fastr.runs.directory import CONFIG
+from fastr.runs.untrusted import limited_memory, reading
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "state": ("state", "states", "observation", "observations", "obs"),
+    "action": ("action", "actions"),
+    "next_state": (
+        *("next_state", "next_states", "next_observation", "next_observations", "next_obs"),
+    ),
+    "episode": ("episode", "episodes", "episode_id", "episode_index"),
+    "reward": ("reward", "rewards"),
+    "terminated": ("terminated", "terminations", "terminals"),
+}
+"""The names under which each column is found."""
+REQUIRED = (*VECTORS, "episode")
+BOUNDS = ("action_low", "action_high")
+"""Optional: the bounds of each action coordinate."""
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those that NumPy writes; others expand a byte to megabytes."""
+HEADER_BYTES = 1_000
+"""Longest header of an array; those of NumPy have about 100 bytes."""
+ARROW_BYTES = 2**31
+"""Additional address space for Arrow, which allocates whatever size a page declares."""
+THRIFT_LIMITS = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
+"""Bounds on a Parquet footer; Arrow's own are 100 MB and a million entries."""
+
+
+def open_source(name: str) -> Source:
+    """The dataset at this path, or an installed Minari dataset; UserError if there is none."""
+    path = Path(name)
+    if path.is_file():
+        reader = FILES.get(path.suffix.lower())
+        if reader and path.stat().st_size:
+            return reader(path)
+        problem = f"ends in {path.suffix or 'nothing'}" if not reader else "is empty"
+    elif path.is_dir():
+        if is_minari(path):
+            return Minari(path)
+        if (path / CONFIG).is_file():
+            return RunReplay(path)
+        problem = f"has neither {CONFIG} (a run) nor data/metadata.json (a Minari dataset)"
+    else:
+        # A name must not lead out of the directory of installed datasets.
+        inside = name and not path.is_absolute() and ".." not in path.parts
+        if inside and is_minari(installed(name)):
+            return Minari(installed(name))
+        problem = "does not exist"
+    raise UserError(
+        f"{name} {problem}: give a Minari dataset, a run directory, a .npz or a .parquet file "
+        "(docs/misfit.md shows how to convert others)."
+    )
+
+
+def find_columns(
+    path: Path, names: Collection[str], *, numbered: bool = False
+) -> dict[str, tuple[str, ...]]:
+    """The file's column of each role, or its numbered ones; UserError if one is missing.
+
+    Numbered columns (state_0, state_1, ...) count only if none has the plain name.
+    """
+    found = {}
+    for role, known in NAMES.items():
+        matches = [(name,) for name in known if name in names]
+        if not matches and numbered and role in VECTORS:
+            matches = [parts for name in known if (parts := coordinates(path, names, name))]
+        if len(matches) > 1:
+            both = f"both {matches[0][0]} and {matches[1][0]}"
+            raise UserError(f"{path} has {both}; keep one of them.")
+        if matches:
+            found[role] = matches[0]
+        elif role in REQUIRED:
+            raise UserError(
+                f"{path} has no column {role} (also read as {', '.join(known[1:])}): add it "
+                f"(docs/misfit.md); the file has {', '.join(sorted(names)[:12])}."
+            )
+    return found
+
+
+def coordinates(path: Path, names: Collection[str], prefix: str) -> tuple[str, ...]:
+    """The columns prefix_0, prefix_1, ... in order; UserError if one between them is missing."""
+    pattern = re.compile(rf"{prefix}_(0|[1-9][0-9]{{0,5}})")
+    indices = sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
+    if indices != list(range(len(indices))):
+        raise UserError(f"{path}: number {prefix}_0, {prefix}_1, ... from 0 without a gap.")
+    return tuple(f"{prefix}_{index}" for index in indices)
+
+
+def declared_bounds(path: Path, names: Collection[str], read: Callable[[str], Any]) -> Any:
+    """Both action bounds as the file gives them, or None."""
+    present = [name for name in BOUNDS if name in names]
+    if len(present) == 1:
+        raise UserError(f"{path} has {present[0]} alone; give {BOUNDS[0]} and {BOUNDS[1]}.")
+    return tuple(map(read, BOUNDS)) if present else None
+
+
+class Npz(Source):
+    """A .npz file with one array per column.
+
+    NumPy parses the headers; numpy.load would read whole columns, of any size, into memory.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        with reading(path), zipfile.ZipFile(path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            found = find_columns(path, names)
+            self._headers = {role: self._header(archive, name) for role, (name,) in found.items()}
+            bounds = declared_bounds(path, names, lambda name: self._short(archive, name))
+            self.about = describe(path, path.stem, self._headers, bounds=bounds)
+
+    def _header(self, archive: zipfile.ZipFile, name: str) -> Column:
+        """An array's shape and type; UserError if its rows cannot be read one after the other."""
+        if archive.getinfo(f"{name}.npy").compress_type not in COMPRESSIONS:
+            raise UserError(f"{self.path}: column {name} is not compressed as NumPy does.")
+        with archive.open(f"{name}.npy") as file:
+            shape, by_column, dtype = read_header(file)
+        if by_column and len(shape) > 1:
+            raise UserError(
+                f"{self.path}: column {name} is in Fortran order; save np.ascontiguousarray of it."
+            )
+        return Column(name, shape, dtype)
+
+    def _short(self, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+        """A whole array, of at most one transition's numbers."""
+        column = self._header(archive, name)
+        if column.dtype.kind not in NUMBERS or math.prod(column.shape) > WIDEST:
+            raise UserError(f"{self.path}: {name} must be one number per action coordinate.")
+        with archive.open(f"{name}.npy") as file:
+            read_header(file)
+            return read_rows(file, column, column.shape[0] if column.shape else 1)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All transitions, decompressed in pieces."""
+        with ExitStack() as stack:
+            with reading(self.path):
+                archive = stack.enter_context(zipfile.ZipFile(self.path))
+                files = {
+                    role: stack.enter_context(archive.open(f"{column.name}.npy"))
+                    for role, column in self._headers.items()
+                }
+                for file in files.values():
+                    read_header(file)
+            for first in range(0, self.about.rows, self.rows_at_once):
+                rows = min(self.rows_at_once, self.about.rows - first)
+                with reading(self.path):
+                    parts = {r: read_rows(files[r], self._headers[r], rows) for r in files}
+                yield Chunk(**parts, label="row", first=first)
+
+
+def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, Fortran order and type of an array; NumPy parses them without evaluating anything."""
+    # Headers of other versions may have gigabytes, which NumPy reads before it measures them.
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("an array of an unusual version")
+    header = np.lib.format.read_array_header_1_0(file, max_header_size=HEADER_BYTES)
+    if min(header[0], default=0) < 0:
+        raise ValueError("an array of negative length")
+    return header
+
+
+def read_rows(file: Any, column: Column, rows: int) -> np.ndarray:
+    """The next rows of an array."""
+    shape = (rows, *column.shape[1:])
+    content = file.read(math.prod(shape) * column.dtype.itemsize)
+    return np.frombuffer(content, column.dtype).reshape(shape)
+
+
+class Parquet(Source):
+    """A .parquet file with a column of lists per role, or one column per coordinate."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        arrow = pyarrow()
+        self._lists = (arrow.ListType, arrow.LargeListType, arrow.FixedSizeListType)
+        with reading(path), limited_memory(ARROW_BYTES):
+            self._file = arrow.parquet.ParquetFile(path, **THRIFT_LIMITS)
+            footer, schema = self._file.metadata, self._file.schema_arrow
+            # Nothing is asked of single columns: Arrow aborts the process over a malformed one.
+            groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+            declared = sum(max(0, group.total_byte_size) for group in groups)
+            refuse_bomb(path, declared, path.stat().st_size)
+            self._found = find_columns(path, schema.names, numbered=True)
+            self._headers = {role: self._header(schema, role) for role in self._found}
+            notes = {key.decode(errors="replace"): v for key, v in (schema.metadata or {}).items()}
+            bounds = declared_bounds(
+                path, notes, lambda key: json.loads(notes[key], parse_int=float)
+            )
+            self.about = describe(path, path.stem, self._headers, bounds=bounds)
+
+    def _header(self, schema: Any, role: str) -> Column:
+        """The shape and type of a role; all lists must be as long as the first."""
+        names, rows = self._found[role], self._file.metadata.num_rows
+        name, kind = names[0], schema.field(names[0]).type
+        if isinstance(kind, self._lists):
+            first = next(self._file.iter_batches(batch_size=1, columns=[name]), None)
+            length = first.column(0).value_lengths()[0].as_py() or 0 if first else 1
+            return Column(name, (rows, length), np.dtype(kind.value_type.to_pandas_dtype()))
+        types = [np.dtype(schema.field(part).type.to_pandas_dtype()) for part in names]
+        dtype = next((dtype for dtype in types if dtype.kind not in NUMBERS), types[0])
+        one = name in NAMES[role]
+        return Column(name if one else name[:-2], (rows,) if one else (rows, len(names)), dtype)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All transitions, row group by row group."""
+        wanted = [name for names in self._found.values() for name in names]
+        batches = self._file.iter_batches(batch_size=self.rows_at_once, columns=wanted)
+        first = 0
+        while True:
+            with reading(self.path), limited_memory(ARROW_BYTES):
+                batch = next(batches, None)
+                roles = self._found if batch and batch.num_rows else {}
+                parts = {role: self._values(batch, role, first) for role in roles}
+            if batch is None:
+                return
+            if parts:
+                yield Chunk(**parts, label="row", first=first)
+            first += batch.num_rows
+
+    def _values(self, batch: Any, role: str, first: int) -> np.ndarray:
+        """The numbers of a role in a batch; UserError if one is missing or a list too short."""
+        parts, width = [], 1
+        for name in self._found[role]:
+            array, lengths = batch.column(name), None
+            if isinstance(array.type, self._lists):
+                width = self._headers[role].shape[1]
+                lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+                if (lengths != width).any():
+                    row = int(np.argmax(lengths != width))
+                    found = counted(int(lengths[row]), "coordinate")
+                    raise UserError(
+                        f"{self.path}: column {name}, row {first + row} has {found} and the first "
+                        f"row has {width}; they must be equal."
+                    )
+                array = array.flatten()
+            if array.null_count:
+                row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))) // width
+                raise UserError(f"{self.path}: column {name}, row {first + row} is missing (null).")
+            parts.append(array.to_numpy(zero_copy_only=False))
+        return np.stack(parts, axis=1).reshape(batch.num_rows, -1)
+
+
+def pyarrow() -> Any:
+    """The package pyarrow with its Parquet reader; UserError if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        needed = "Parquet files need pyarrow; install it with `pip install 'fastr[parquet]'`."
+        raise UserError(needed) from None
+    return pyarrow
+
+
+FILES = {".npz": Npz, ".parquet": Parquet, ".pq": Parquet}
+"""The reader of each file name's ending."""
