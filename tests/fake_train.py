@@ -1,15 +1,15 @@
 """A stand-in for `fastr train` and `fastr resume` that starts at once: it writes a real run
-directory with real checkpoints, and learns nothing. The task says what goes wrong:
+directory with real checkpoints, and learns nothing. The name of the task says what goes wrong:
 
 good            nothing
 slow            nothing, at 50 ms a row
+deaf            as slow, and SIGTERM does not end it
 crash=FRAMES    killed at each of these frames (joined by +), once each
 fail            exit code 1 at the start
 refuse          exit code 2 and one sentence
-make            no run: writes the file --out, slowly, and prints a JSON object
+make            no run: writes the file --out
 """
 
-import json
 import os
 import signal
 import sys
@@ -28,16 +28,7 @@ def value(arguments, option):
     return arguments[arguments.index(option) + 1]
 
 
-def make(path):
-    if path.exists():
-        sys.exit("it is there already")
-    path.write_text("half")
-    time.sleep(float(os.environ.get("FAKE_MAKE_SECONDS", "0")))
-    path.write_text("whole")
-    print("some chatter\n" + json.dumps({"made": str(path)}))
-
-
-def begun(arguments):
+def opened(arguments):
     if arguments[0] == "resume":
         return RunWriter.resume(arguments[1])
     train = {"task": arguments[1], "frames": int(value(arguments, "--frames"))}
@@ -57,13 +48,12 @@ def crash(path, task, frames):
 def train(arguments):
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
-    writer, checkpoint = begun(arguments)
+    writer, checkpoint = opened(arguments)
     with writer:
         task, budget = writer.config["train"]["task"], writer.config["train"]["frames"]
         frames = saved = checkpoint.frames if checkpoint else 0
-        pause = float(os.environ.get("FAKE_STEP_SECONDS", "0.05" if "slow" in task else "0"))
-        while frames < budget and not stopped:
-            time.sleep(pause)
+        while frames < budget and (not stopped or "deaf" in task):
+            time.sleep(0.05 if "slow" in task or "deaf" in task else 0)
             frames += STEP_FRAMES
             row = {"kind": "evaluation", "seed": 0, "frames": frames, "agent_steps": frames // 2}
             writer.append(row | {"seconds": frames / 1000, "return": float(frames)})
@@ -86,14 +76,15 @@ def save(writer, frames, saved):
 
 def main(arguments):
     if arguments[0] == "make":
-        return make(Path(value(arguments, "--out")))
-    if arguments[1] == "fail":
+        Path(value(arguments, "--out")).write_text("whole")
+    elif arguments[1] == "fail":
         print("first line\nthe reason for it", file=sys.stderr)
         sys.exit(1)
-    if arguments[1] == "refuse":
+    elif arguments[1] == "refuse":
         print("fastr: that cannot be.", file=sys.stderr)
         sys.exit(2)
-    return train(arguments)
+    else:
+        train(arguments)
 
 
 if __name__ == "__main__":

@@ -71,12 +71,6 @@ WRONG = {
         ["info", "walker-walk", "--precision="],
         ["--precision needs a value: it is one of float32, tf32, bfloat16. `fastr info --help`"],
     ),
-    "no engine": (["sweep", "smoke", "--engine", ""], ["--engine needs a value: it is one of loc"]),
-    "no hardware": (["sweep", "smoke", "--hours-on="], ["--hours-on needs a value: it is one of "]),
-    "no such hardware": (
-        ["sweep", "smoke", "--hours-on", "None"],
-        ["--hours-on None is unknown. It is one of NVIDIA H200, 2 CPU cores."],
-    ),
     "no preset": (["sweep", "smoke", "--preset", "None"], ["--preset None is unknown."]),
     "no experiment": (["sweep", ""], ["name needs a value: it is one of table1, "]),
     "no precision": (["info", "walker-walk", "--precision"], ["--precision needs a value. `fastr"]),

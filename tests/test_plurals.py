@@ -8,7 +8,6 @@ from fastr.cli.training import averaged
 from fastr.core import EnvSpec, UserError, counted
 from fastr.envs import load
 from fastr.studies.misfit.verdict import dimension_sentence, doubts
-from fastr.sweep import hours
 from test_misfit import evidence
 
 
@@ -17,7 +16,7 @@ def test_counts_agree_with_their_nouns():
     assert [counted(n, "entry", "entries") for n in (1, 2_000)] == ["1 entry", "2,000 entries"]
 
 
-def test_one_of_something_is_said_so(monkeypatch):
+def test_one_of_something_is_said_so():
     one = evidence(1, 0.0, 0.1)
     assert dimension_sentence(one.spec).startswith("1 action dimension (")
     assert "Only 1 test episode:" in " ".join(doubts(replace(one, test_episodes=1), "none", "none"))
@@ -28,6 +27,3 @@ def test_one_of_something_is_said_so(monkeypatch):
     assert averaged(1) == "mean of 1 evaluation"
     with pytest.raises(UserError, match=r"this robot's 1 actuator\."):
         load("pendulum-swingup@dead=2", 2)
-    monkeypatch.setattr(hours, "gpus", list)
-    monkeypatch.setattr(hours, "usable_cores", lambda: 1)
-    assert hours.this_hardware() == "1 CPU core"

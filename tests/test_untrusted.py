@@ -30,8 +30,7 @@ from fastr.runs import RunDirectory, RunWriter
 from fastr.runs.index import read_index
 from fastr.runs.summary import summary
 from fastr.runs.untrusted import bounded_bytes, limited_memory
-from fastr.studies.experiments import misfits
-from fastr.studies.units import Grid
+from fastr.studies.experiments import Grid, misfits
 from fastr.sweep.state import next_arguments
 from fastr.training.config import from_json, preset, to_json
 from fastr.training.state import check_host
@@ -139,9 +138,9 @@ def test_a_sweep_passes_on_its_users_word(tmp_path):
     training, copy = units["train"], units["collect"]
     assert next_arguments(training) == training.arguments
     assert next_arguments(copy) == ("--import", "mine", *copy.arguments)
-    training.run.mkdir(parents=True)
-    (training.run / "config.json").touch()
-    assert next_arguments(training) == ("--import", "mine", "resume", str(training.run))
+    training.product.mkdir(parents=True)
+    (training.product / "config.json").touch()
+    assert next_arguments(training) == ("--import", "mine", "resume", str(training.product))
 
 
 def test_a_sweep_passes_on_the_modules_of_its_users_methods(tmp_path):
@@ -152,9 +151,9 @@ def test_a_sweep_passes_on_the_modules_of_its_users_methods(tmp_path):
     assert next_arguments(training) == ("--import", "methods", *training.arguments)
     both = ("--import", "methods", "--import", "mine")
     assert next_arguments(copy) == (*both, *copy.arguments)
-    training.run.mkdir(parents=True)
-    (training.run / "config.json").touch()
-    assert next_arguments(training) == (*both, "resume", str(training.run))
+    training.product.mkdir(parents=True)
+    (training.product / "config.json").touch()
+    assert next_arguments(training) == (*both, "resume", str(training.product))
 
 
 # Links, pipes and sizes.

@@ -226,7 +226,7 @@ def imported(place: str) -> Any:
 
 def task_command(name: str, kind: type[Any], arguments: list[str], imports: tuple[str, ...]) -> Any:
     """A command on a task: method and preset choose the defaults of all other options."""
-    from fastr.studies.units import importing
+    from fastr.studies.experiments import importing
     from fastr.training.config import METHODS, grounded, on_this_device, preset
     from fastr.training.methods import OWN
 
@@ -258,7 +258,7 @@ def sweep_command(arguments: list[str]) -> Any:
     """fastr sweep: what stands behind -- is for every training."""
     from fastr.cli.sweep import Sweep
     from fastr.cli.watching import Watching
-    from fastr.studies.units import parted
+    from fastr.studies.experiments import parted
 
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, training = parsed("sweep", Sweep, arguments[:end]), tuple(arguments[end + 1 :])

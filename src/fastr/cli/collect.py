@@ -9,7 +9,7 @@ import tyro
 
 from fastr.cli.show import Flag, Maybe, Several, print_json
 from fastr.core import UserError, counted, require, require_seeds
-from fastr.runs.folders import refuse_used
+from fastr.runs import refuse_used
 
 TRANSITIONS = 100_000
 """Default number of transitions to play."""

@@ -20,7 +20,7 @@ from fastr.runs.directory import CONFIG, RunDirectory, RunWriter, first_differen
 from fastr.runs.letters import say
 from fastr.runs.provenance import provenance
 from fastr.runs.summary import LAST, evaluations, summary
-from fastr.studies.units import slug
+from fastr.studies.experiments import slug
 from fastr.training.config import TrainConfig, from_json, to_json
 
 ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."

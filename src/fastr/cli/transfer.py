@@ -19,7 +19,7 @@ from fastr.envs.shifts import split
 from fastr.representations.base import Keep
 from fastr.runs.directory import RunDirectory
 from fastr.runs.summary import evaluations, summary
-from fastr.studies.units import slug
+from fastr.studies.experiments import slug
 from fastr.training.config import TrainConfig, from_json
 
 Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]

@@ -20,7 +20,7 @@ from jaxtyping import Float32
 
 from fastr.core import EnvSpec, UserError, counted, write_errors
 from fastr.data.dataset import NUMBERS, Chunk, Column, Source, describe, float32
-from fastr.runs.folders import refuse_used
+from fastr.runs import refuse_used
 from fastr.runs.untrusted import bounded_bytes, reading, require_own
 
 DATA, METADATA, PROVENANCE = "main_data.hdf5", "metadata.json", "fastr_provenance"

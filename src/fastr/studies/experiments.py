@@ -1,16 +1,23 @@
-"""The paper's experiments as plain values: which commands, with which options, in which order."""
+"""The paper's experiments as values: which commands, with which options, in which order.
 
-from collections.abc import Callable, Sequence
+A unit is one command line with the place of its result and the units whose results it reads. Units
+are created after those that they need, so a list of them is in a possible order.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
-from fastr.core import Method, Preset, UserError
-from fastr.report.gains import EXTRA_TASKS, FACTORED, JOINT, TABLE_TASKS
-from fastr.studies.units import Grid, Unit, slug
+from fastr.core import Method, Preset, UserError, require, require_seeds
+from fastr.report.gains import EXTRA_TASKS, TABLE_TASKS
 
 Name = Literal["table1", "ablation", "transfer", "misfit", "smoke"]
-SEEDS = (0, 1, 2, 3, 42)
-"""The paper's (App. Shared Training Protocol)."""
+SEEDS: dict[Preset, tuple[int, ...]] = {"paper": (0, 1, 2, 3, 42), "quick": (0,)}
+"""Of the presets of `fastr train`; the paper's are in App. Shared Training Protocol."""
 FRAMES: dict[Preset, int] = {"paper": 1_000_000, "quick": 25_000}
 """Budgets of the presets of `fastr train`."""
 TABLE_METHODS: tuple[Method, ...] = ("sac-2layer", "sac", "td7", "diff-sr", "ctrl-sr", "fastr")
@@ -20,16 +27,152 @@ CONDITIONS: tuple[Method, ...] = ("ctrl-sr", "concat", "tucker", "fastr")
 HUMANOID = ("humanoid-stand", "humanoid-walk", "humanoid-run")
 QUADRUPED = ("quadruped-walk", "quadruped-run")
 SHIFTS = ("permutation:7", "degradation:7")
-"""The two of Sec. Modular Reuse; what is drawn, by this seed, is ours (docs/transfer.md)."""
+"""The two of Sec. Modular Reuse; the seed of the permutation and degradation is ours."""
 MISFIT_TRANSITIONS = 500_000
 """Of each task, all seeds together (App. Empirical CP Misfit Diagnostic)."""
 JOINT_METHODS: tuple[Method, ...] = ("ctrl-sr", "ctrl-sr-matched")
 WITHOUT_STATE_PART: tuple[Method, ...] = ("sac", "sac-2layer", "td7", "td3", "diff-sr")
-"""Methods with nothing that depends on the state alone, or on it and the action, to keep."""
+"""Methods without a part that depends on the state alone, or on state and action, to keep."""
 SMOKE = (
     *("--random-frames", "200", "--eval-frames", "200", "--eval-episodes", "1"),
     *("--checkpoint-frames", "200", "--batch-size", "16", "--hidden-dim", "8"),
 )
+WATCHING = ("--track", "--patience")
+"""Options that `fastr train` shares with `fastr resume`: they are no part of a run."""
+
+
+def parted(options: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split a training's options into those of the run and those of how it is watched."""
+    run: list[str] = []
+    watching: list[str] = []
+    words = run
+    for word in options:
+        if word.startswith("--"):
+            words = watching if word.partition("=")[0] in WATCHING else run
+        words.append(word)
+    return tuple(run), tuple(watching)
+
+
+def importing(modules: Iterable[str]) -> tuple[str, ...]:
+    """The words that import a user's modules before a command."""
+    return tuple(word for module in modules for word in ("--import", module))
+
+
+def slug(name: str) -> str:
+    """A task or a shift as one part of a path."""
+    return re.sub(r"[^A-Za-z0-9@+=._-]", "-", name).lstrip(".") or "-"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One command, which runs in a process of its own."""
+
+    name: str
+    """Its path in the sweep's directory, and its name in tables and logs."""
+    arguments: tuple[str, ...]
+    """The command line after `fastr` that determines the result."""
+    product: Path
+    """The directory or file that only this unit writes."""
+    needs: tuple["Unit", ...] = ()
+    """Units that must be finished before."""
+    method: str = ""
+    seeds: int = 0
+    imports: tuple[str, ...] = ()
+    """Modules of the user that register a training's method."""
+    watching: tuple[str, ...] = ()
+    """Options of every process that trains it; another sweep may have others."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the product is a run directory."""
+        return self.arguments[0] == "train"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The whole command."""
+        return ("fastr", *importing(self.imports), *self.arguments, *self.watching)
+
+    @property
+    def line(self) -> str:
+        """The command as typed in a shell."""
+        return shlex.join(self.command)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What to run an experiment over, and what all its trainings share."""
+
+    out: Path
+    """Directory of everything, absolute."""
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    frames: int
+    preset: Preset = "paper"
+    seeds_per_run: int | None = None
+    """Seeds that share a process; None for all."""
+    options: tuple[str, ...] = ()
+    """Further options of `fastr train`, the same for every training."""
+    watching: tuple[str, ...] = ()
+    """Those of them that are no part of a run."""
+    imports: tuple[str, ...] = ()
+    """Modules of the user, which may register methods."""
+
+    def __post_init__(self):
+        for name in ("tasks", "methods"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise UserError(f"--{name} must name at least one, and each only once.")
+        require_seeds(self.seeds)
+        require(self, "frames", low=1)
+        if self.seeds_per_run is not None:
+            require(self, "seeds_per_run", low=1)
+
+    @property
+    def parts(self) -> list[tuple[int, ...]]:
+        """The seeds of each process."""
+        size = self.seeds_per_run or len(self.seeds)
+        return [self.seeds[i : i + size] for i in range(0, len(self.seeds), size)]
+
+    def folder(self, seeds: tuple[int, ...]) -> str:
+        """Suffix of a run's path where the seeds are split over several runs."""
+        return "" if len(self.parts) == 1 else f"/seeds-{'-'.join(map(str, seeds))}"
+
+    def training(self, task: str, method: str, seeds: tuple[int, ...]) -> Unit:
+        """A run: one task, one method, and these seeds together."""
+        return self.run(f"train/{slug(task)}/{method}{self.folder(seeds)}", task, method, seeds)
+
+    def run(
+        self,
+        name: str,
+        task: str,
+        method: str,
+        seeds: tuple[int, ...],
+        *extra: str,
+        needs: tuple[Unit, ...] = (),
+    ) -> Unit:
+        """A run at this path, with options that no other run has."""
+        place = self.out / name
+        arguments = (
+            *("train", task, "--method", method, "--preset", self.preset),
+            *("--seeds", *map(str, seeds), "--frames", str(self.frames)),
+            *(*self.options, *extra, "--out", str(place)),
+        )
+        return Unit(
+            name,
+            arguments,
+            place,
+            needs,
+            method,
+            len(seeds),
+            imports=self.imports,
+            watching=self.watching,
+        )
+
+    def derived(self, name: str, *arguments: str, needs: Sequence[Unit]) -> Unit:
+        """A command that reads the products of other units."""
+        place = self.out / name
+        return Unit(name, (*arguments, "--out", str(place)), place, tuple(needs))
 
 
 def trainings(grid: Grid) -> list[Unit]:
@@ -42,11 +185,23 @@ def trainings(grid: Grid) -> list[Unit]:
     ]
 
 
-def transfers(grid: Grid) -> list[Unit]:
-    """Figure transfer: the sources, each method kept and from scratch under each shift, the figure.
+def report(grid: Grid, name: str, units: Sequence[Unit]) -> Unit:
+    """Tables, curves and statistics of the products of these units."""
+    products = (str(unit.product) for unit in units)
+    return grid.derived(f"report/{name}", "report", *products, needs=units)
 
-    Every condition is a run like any other, where `fastr transfer` would make it; that command
-    finds all of them finished, and compares.
+
+def compared(grid: Grid, name: str) -> list[Unit]:
+    """All trainings, then one report on them."""
+    runs = trainings(grid)
+    return [*runs, report(grid, name, runs)]
+
+
+def transfers(grid: Grid) -> list[Unit]:
+    """Figure transfer: sources, then each method kept and from scratch under each shift.
+
+    Every condition is a run like any other, at the path where `fastr transfer` would train it; that
+    command finds all of them finished, and compares.
     """
     if strange := [method for method in grid.methods if method in WITHOUT_STATE_PART]:
         raise UserError(f"--methods {strange[0]} has nothing to keep under a shift; leave it out.")
@@ -77,55 +232,45 @@ def shifted(
         ]
     arguments = (
         *("transfer", *(str(source.product) for source in sources), "--figure", "--shift", shift),
-        *("--frames", str(grid.frames), "--out", str(grid.out / place), "--json"),
+        *("--frames", str(grid.frames), "--out", str(grid.out / place)),
     )
     picture = grid.out / place / "curves.png"
-    figure = Unit(f"{place}/figure", arguments, picture, needs=(*sources, *conditions))
-    return [*conditions, figure]
+    return [
+        *conditions,
+        Unit(f"{place}/figure", arguments, picture, needs=(*sources, *conditions)),
+    ]
 
 
 def misfits(grid: Grid) -> list[Unit]:
-    """Figure cp-misfit: CTRL-SR's replay of each task, both predictors on it, the gain."""
+    """Figure cp-misfit: CTRL-SR's replay of each task, both predictors on it, the report."""
     if grid.seeds_per_run is not None:
         raise UserError("The misfit reads all seeds of a run together: leave out --seeds-per-run.")
     if JOINT not in grid.methods:
         raise UserError(f"The misfit reads the replay of {JOINT}: --methods must name it.")
     runs = {unit.name: unit for unit in trainings(grid)}
-    reports = []
-    datasets = []
+    datasets, diagnoses = [], []
     for task in grid.tasks:
         source = runs[f"train/{slug(task)}/{JOINT}"]
-        name = f"data/{slug(task)}-{JOINT}-v0"
-        data = grid.out / name
-        arguments = ("collect", str(source.product), "--out", str(data), "--json")
-        datasets.append(Unit(name, arguments, data, needs=(source,)))
+        data = grid.derived(
+            f"data/{slug(task)}-{JOINT}-v0", "collect", str(source.product), needs=[source]
+        )
+        datasets.append(data)
+        options = ("--preset", grid.preset, "--limit", str(MISFIT_TRANSITIONS))
         name = f"misfit/{slug(task)}"
-        limit = ("--limit", str(MISFIT_TRANSITIONS))
-        arguments = ("misfit", str(data), "--preset", grid.preset, *limit)
-        out = ("--out", str(grid.out / name), "--json")
-        reports.append(Unit(name, (*arguments, *out), grid.out / name, needs=(datasets[-1],)))
-    units = [*runs.values(), *datasets, *reports]
-    if FACTORED not in grid.methods:
-        return units
-    picture = grid.out / "misfit" / "misfit.png"
-    compared = [unit for unit in runs.values() if unit.method in (FACTORED, JOINT)]
-    arguments = (
-        *("misfit-figure", *(str(unit.product) for unit in reports)),
-        *("--returns", *(str(unit.product) for unit in compared)),
-        *("--out", str(picture), "--json"),
-    )
-    return [*units, Unit("misfit/figure", arguments, picture, needs=(*compared, *reports))]
+        diagnoses.append(grid.derived(name, "misfit", str(data.product), *options, needs=[data]))
+    units = [*runs.values(), *datasets, *diagnoses]
+    gains = [unit for unit in runs.values() if unit.method in (FACTORED, JOINT)]
+    return [*units, report(grid, "misfit", [*diagnoses, *gains])]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment's grid, as far as nobody asks for another."""
+    """Default grid of an experiment."""
 
     about: str
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
-    units: Callable[[Grid], list[Unit]] = trainings
-    seeds: tuple[int, ...] = SEEDS
+    units: Callable[[Grid], list[Unit]]
     preset: Preset = "paper"
     frames: int | None = None
     """None for the preset's."""
@@ -133,9 +278,14 @@ class Experiment:
 
 
 EXPERIMENTS: dict[Name, Experiment] = {
-    "table1": Experiment("Table 1: final returns", TABLE_TASKS, TABLE_METHODS),
+    "table1": Experiment(
+        "Table 1: final returns", TABLE_TASKS, TABLE_METHODS, partial(compared, name="table1")
+    ),
     "ablation": Experiment(
-        "Figure nce-ablation: four interactions", (*HUMANOID, *QUADRUPED), CONDITIONS
+        "Figure nce-ablation: four interactions",
+        (*HUMANOID, *QUADRUPED),
+        CONDITIONS,
+        partial(compared, name="ablation"),
     ),
     "transfer": Experiment(
         "Figure transfer: actuator shifts",
@@ -153,7 +303,7 @@ EXPERIMENTS: dict[Name, Experiment] = {
         "tiny networks for a few hundred frames: does everything run here?",
         ("gym:Pendulum-v1", "cartpole-swingup"),
         ("td3", "fastr"),
-        seeds=(0,),
+        partial(compared, name="smoke"),
         preset="quick",
         frames=600,
         options=SMOKE,

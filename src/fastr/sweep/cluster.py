@@ -1,161 +1,246 @@
-"""Tasks on a Ray cluster: each runs one command on some node and waits for it.
+"""Ray brings every unit to its end: one task for each, again wherever a worker or a node is lost.
 
-Ray chooses the node and hands out its GPUs. Everything else passes through the sweep's directory,
-which all nodes share: the commands' own files, their logs, and the request to stop.
+A task is idempotent: it reads from disk how far its unit is, and does the rest. The nodes share the
+sweep's directory and nothing else.
 """
 
-import contextlib
+import os
+import shlex
+import signal
 import socket
-import subprocess
 import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from fastr.core import UserError, counted
-from fastr.sweep.attempt import Attempt, ask_to_stop, end_group
-from fastr.sweep.engine import AbstractEngine, AbstractJob
+from fastr.core import UserError
+from fastr.runs import user_of
+from fastr.studies.experiments import Unit
+from fastr.sweep import process, state
 
-LOOK_SECONDS = 0.3
-"""Between two looks of a task at its process and at the request to stop."""
-SAVE_SECONDS = 600.0
-"""That a process asked to stop gets for its checkpoint."""
-LOST = 1
-"""Exit code of an attempt whose node or worker is gone."""
-CPUS_PER_RUN = 4
+USER_ERROR = 2
+"""Exit code of a command that was refused: another attempt would not help."""
+POLL_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 60.0
+TAKE_OVER_SECONDS = 15.0
+"""For a node that the cluster has lost to notice that its unit runs elsewhere."""
 CONNECT_SECONDS = 10.0
+OBJECT_STORE_BYTES = 80 * 2**20
+"""Near Ray's minimum: nothing is stored, and containers have little shared memory."""
+
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+"""For Ray, before it is imported: report nothing home, and print nothing about lost nodes."""
 
 
-def attempted(attempt: Attempt, stop: Path) -> int:
-    """On a node: run a command to its end, or until the file `stop` appears; its exit code."""
-    if not attempt.log.is_file():
-        raise FileNotFoundError(f"{attempt.log} is not there: --out must be on shared storage")
-    process = attempt.start()
+class Outcome(NamedTuple):
+    """How a unit ended in this sweep."""
+
+    name: str
+    state: Literal["done", "failed", "blocked", "stopped"]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Brings one unit to its end; plain values, which travel to another node."""
+
+    unit: Unit
+    out: Path
+    retries: int
+    """Attempts after the first that may fail in a row without a new checkpoint."""
+    program: tuple[str, ...]
+    """What python runs with the unit's arguments."""
+    threads: str | None
+    """OMP_NUM_THREADS where the sweep was started; Ray sets its own."""
+
+    def __call__(self, *needed: Outcome) -> Outcome:
+        """Outcome of the unit, after those that it needs."""
+        name, host = self.unit.name, socket.gethostname()
+        for need in needed:
+            if need.state == "stopped":
+                return Outcome(name, "stopped")
+            if need.state != "done":
+                return Outcome(name, "blocked", f"needs {need.name}")
+        if not (self.out / state.INTERNAL).is_dir():
+            return Outcome(name, "failed", f"{self.out} is not on {host}: --out must be shared")
+        claim = state.Claim(self.out, self.unit, f"{host} {uuid.uuid4().hex}")
+        try:
+            before = claim.take()
+            if before and before.split()[0] != host:
+                time.sleep(TAKE_OVER_SECONDS)
+            return self.finish(claim)
+        except UserError as error:
+            return Outcome(name, "failed", str(error))
+        finally:
+            claim.release()
+
+    def finish(self, claim: state.Claim) -> Outcome:
+        """Start or resume the unit's command until its result is complete."""
+        unit, failures = self.unit, 0
+        while not state.finished(self.out, unit):
+            while unit.trains and user_of(unit.product) and not self.ending(claim):
+                time.sleep(POLL_SECONDS)
+            if self.ending(claim):
+                return Outcome(unit.name, "stopped")
+            saved = state.saved_frames(unit)
+            code = self.attempt(claim, saved)
+            if code == 0 and not unit.trains:
+                state.record(self.out, unit)
+            if self.ending(claim) or state.finished(self.out, unit):
+                continue
+            failures = 1 if state.saved_frames(unit) > saved else failures + 1
+            problem = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+            if code == USER_ERROR or failures > self.retries:
+                return Outcome(unit.name, "failed", problem)
+            self.pause(claim, problem, min(LONGEST_PAUSE_SECONDS, 2.0 ** (failures - 1)))
+        return Outcome(unit.name, "done")
+
+    def attempt(self, claim: state.Claim, saved: int) -> int:
+        """Exit code of the unit's command, run once."""
+        state.clear(self.out, self.unit)
+        arguments = state.next_arguments(self.unit)
+        verb = f"resumed from frame {saved:,}" if saved else "started"
+        line = shlex.join(("fastr", *arguments))
+        state.note(self.out, self.unit, f"{verb} on {socket.gethostname()}: {line}")
+        environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        if self.threads is not None:
+            environment["OMP_NUM_THREADS"] = self.threads
+        log = state.log_file(self.out, self.unit)
+        command = (*self.program, *arguments)
+        return process.run(command, log, environment, lambda: self.ending(claim))
+
+    def ending(self, claim: state.Claim) -> signal.Signals | None:
+        """The signal for a command that is to end, if it is."""
+        if claim.lost():
+            return signal.SIGKILL
+        return signal.SIGTERM if state.stop_file(self.out).exists() else None
+
+    def pause(self, claim: state.Claim, problem: str, seconds: float) -> None:
+        """Wait before the next attempt, because some troubles pass."""
+        state.note(self.out, self.unit, f"{problem}, next attempt in {seconds:g} s")
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.ending(claim):
+            time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Ray on this machine, started for this process alone, or the cluster at an address."""
+    os.environ.update(QUIET)
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        quiet |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        quiet |= {"num_cpus": len(os.sched_getaffinity(0))}
+        quiet |= {"num_gpus": 0} if os.environ.get("JAX_PLATFORMS") == "cpu" else {}
     try:
-        while (code := process.poll()) is None and not stop.exists():
-            time.sleep(LOOK_SECONDS)
-        if code is None:
-            ask_to_stop(process)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(SAVE_SECONDS)
-        return LOST if code is None else code
+        if address is not None:
+            require_answer(address)
+        ray.init(address=address or "local", **quiet)
+    except (OSError, ValueError, RuntimeError) as error:
+        place = "starts here" if address is None else f"answers at {address}"
+        raise UserError(f"No Ray cluster {place} ({first_line(error)}).") from error
+    try:
+        yield ray
     finally:
-        end_group(process)
+        ray.shutdown()
 
 
-class RayJob(AbstractJob):
-    """A task of the cluster."""
-
-    def __init__(self, ray: Any, task: Any, attempt: Attempt, stop: Path):
-        self.ray, self.task, self.stop_file = ray, task, stop
-        self.log, self.log_before = attempt.log, attempt.log.stat().st_size
-        self.trouble = ""
-
-    def running(self) -> bool:
-        """Whether the node has written to the log."""
-        return self.log.stat().st_size > self.log_before
-
-    def exit_code(self) -> int | None:
-        """The command's, or LOST where its node or its worker was."""
-        ready, _ = self.ray.wait([self.task], timeout=0)
-        if not ready:
-            return None
-        try:
-            return self.ray.get(self.task)
-        except self.ray.exceptions.RayError as error:
-            self.trouble = one_line(getattr(error, "cause", None) or error)
-            return LOST
-
-    def problem(self) -> str:
-        """What Ray says of it."""
-        return self.trouble
-
-    def stop(self) -> None:
-        """Where it runs, the node finds the file; where it waits, it is taken back."""
-        self.stop_file.touch()
-        if not self.running():
-            self.ray.cancel(self.task)
-
-    def kill(self) -> None:
-        """The worker is ended, and its process is told by the system."""
-        self.ray.cancel(self.task, force=True)
-
-
-class RayEngine(AbstractEngine):
-    """A cluster; as many at a time as it has resources for."""
-
-    def __init__(self, address: str, gpus: float | None, cpus: float | None, stop: Path):
-        self.ray = imported_ray()
-        self.stop = stop
-        stop.unlink(missing_ok=True)
-        try:
-            check_answers(address)
-            self.ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(
-                f"No Ray cluster answers at {address} ({one_line(error)}); start one with "
-                "`ray start --head`, or use --engine local."
-            ) from error
-        try:
-            self.resources = self.checked(gpus, cpus)
-        except UserError:
-            self.close()
-            raise
-        self.remote = self.ray.remote(max_retries=0, **self.resources)(attempted)
-
-    def checked(self, gpus: float | None, cpus: float | None) -> dict[str, float]:
-        """What a run asks for, if there is a node that has it."""
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        most = {kind: max(node.get(kind, 0.0) for node in nodes) for kind in ("GPU", "CPU")}
-        gpus = min(1.0, most["GPU"]) if gpus is None else gpus
-        cpus = min(float(CPUS_PER_RUN), most["CPU"]) if cpus is None else cpus
-        for kind, wanted in (("GPU", gpus), ("CPU", cpus)):
-            option = f"--{kind.lower()}s-per-run"
-            if wanted < 0 or (wanted > 1 and wanted != int(wanted)):
-                raise UserError(f"{option} is {wanted}; it must be a whole number or below 1.")
-            if wanted > most[kind]:
-                raise UserError(
-                    f"{option} is {wanted:g}, and no node of the cluster has more than "
-                    f"{most[kind]:g}."
-                )
-        return {"num_gpus": gpus, "num_cpus": cpus}
-
-    def has_room(self) -> bool:
-        """Ray keeps the queue."""
-        return True
-
-    def start(self, attempt: Attempt) -> RayJob:
-        """A task in Ray's queue."""
-        return RayJob(self.ray, self.remote.remote(attempt, self.stop), attempt, self.stop)
-
-    def places(self) -> str:
-        """The cluster's size and a run's share of it."""
-        nodes = sum(bool(node["Alive"]) for node in self.ray.nodes())
-        share = self.resources
-        each = f"GPUs per run: {share['num_gpus']:g}, CPUs: {share['num_cpus']:g}"
-        return f"a Ray cluster of {counted(nodes, 'node')}, {each}"
-
-    def close(self) -> None:
-        """Leave the cluster."""
-        self.ray.shutdown()
-        self.stop.unlink(missing_ok=True)
-
-
-def imported_ray() -> Any:
-    """The package, or one sentence where it is not installed."""
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError("--engine ray needs Ray: `pip install 'ray>=2.60'`.") from error
-    return ray
-
-
-def check_answers(address: str) -> None:
-    """Raise OSError if nobody listens at host:port: Ray itself would try for minutes."""
+def require_answer(address: str) -> None:
+    """Raise OSError if nothing listens at host:port; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit() and int(port) < 2**16:
+    if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
 
 
-def one_line(error: Exception) -> str:
-    """The first line of what an exception says."""
+def resources(ray: Any, gpus: float | None, cpus: float) -> dict[str, float]:
+    """What a unit asks of Ray; UserError if no node has that much, since it would wait forever."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    most = {kind: max(node.get(kind, 0.0) for node in nodes) for kind in ("GPU", "CPU")}
+    gpus = min(1.0, most["GPU"]) if gpus is None else gpus
+    for kind, wanted in (("GPU", gpus), ("CPU", cpus)):
+        option = f"--{kind.lower()}s-per-run"
+        if wanted < 0 or (wanted > 1 and wanted != int(wanted)):
+            raise UserError(f"{option} is {wanted:g}; it must be a whole number or below 1.")
+        if wanted > most[kind]:
+            raise UserError(f"{option} is {wanted:g}, and no node has more than {most[kind]:g}.")
+    return {"num_gpus": gpus, "num_cpus": cpus}
+
+
+def run(
+    ray: Any,
+    tasks: Sequence[Task],
+    share: dict[str, float],
+    show: Callable[[str, str], None] = lambda *_: None,
+    requests: Callable[[], int] = lambda: 0,
+) -> list[Outcome]:
+    """Outcomes of all units, in their order; a finished one is not touched.
+
+    `show` gets the name of a unit and what has happened to it. `requests` counts how often a stop
+    was asked for: at the first, commands save and end; at the second, they are killed.
+    """
+    units = [task.unit for task in tasks]
+    stop = state.stop_file(tasks[0].out)
+    stop.unlink(missing_ok=True)
+    found = {
+        task.unit.name: Outcome(task.unit.name, "done", "finished before")
+        for task in tasks
+        if state.finished(task.out, task.unit)
+    }
+    todo = [task for task in tasks if task.unit.name not in found]
+    pending = submitted(ray, todo, share)
+    events = {task.unit.name: state.Events(task.out, task.unit) for task in todo}
+    obeyed = 0
+    while pending:
+        ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=POLL_SECONDS)
+        for unit in pending.values():
+            for event in events[unit.name].new():
+                show(unit.name, event)
+        for reference in ready:
+            outcome = result(ray, reference, pending.pop(reference), stopping=stop.exists())
+            found[outcome.name] = outcome
+            show(outcome.name, f"{outcome.state}: {outcome.note}".removesuffix(": "))
+        if requests() > obeyed:
+            obeyed = requests()
+            stop.touch()
+            for reference, unit in pending.items():
+                # A task that runs sees the file; one that waits for a place is taken back.
+                if obeyed > 1 or not events[unit.name].started:
+                    ray.cancel(reference, force=obeyed > 1)
+    stop.unlink(missing_ok=True)
+    return [found[unit.name] for unit in units]
+
+
+def submitted(ray: Any, tasks: Sequence[Task], share: dict[str, float]) -> dict[Any, Unit]:
+    """The tasks in Ray's queue, each behind those that it needs."""
+    # Ray may lose a task's worker or node any number of times: it has done no wrong.
+    remote = ray.remote(max_retries=-1, **share)(outcome_of)
+    references: dict[str, Any] = {}
+    for task in tasks:
+        needed = [references[need.name] for need in task.unit.needs if need.name in references]
+        references[task.unit.name] = remote.remote(task, *needed)
+    return {references[task.unit.name]: task.unit for task in tasks}
+
+
+def outcome_of(task: Task, *needed: Outcome) -> Outcome:
+    """Outcome of a task, on some node."""
+    return task(*needed)
+
+
+def result(ray: Any, reference: Any, unit: Unit, *, stopping: bool) -> Outcome:
+    """Outcome of a unit, also where Ray has one of its own."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        if stopping:
+            return Outcome(unit.name, "stopped")
+        return Outcome(unit.name, "failed", first_line(getattr(error, "cause", None) or error))
+
+
+def first_line(error: Exception) -> str:
+    """First line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,213 +1,204 @@
-"""How far every unit is, read from what the commands themselves leave on disk.
+"""How far every unit is, read from disk.
 
-A training is finished when its run directory says so. A command that makes something else prints
-one JSON object; the sweep keeps that, with the command line, under results/ once the command has
-ended well. There is no other record.
+A training is finished when its run directory is. Any other command is finished when its product
+exists and `results/` records that this command has ended well. There is no other record.
 """
 
 import json
 import os
+import re
 import shlex
 import shutil
-from functools import lru_cache
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from fastr.core import UserError, write_errors
 from fastr.envs import module_of
 from fastr.runs import checkpoints
-from fastr.runs.checkpoints import ROWS
 from fastr.runs.directory import CONFIG, RunDirectory
-from fastr.runs.summary import number
-from fastr.studies.units import Unit, importing, parted
+from fastr.studies.experiments import Unit, importing, parted
 
-TAIL_BYTES = 2**18
-"""Of rows.jsonl that are read to see how a run is doing."""
+INTERNAL = ".sweep"
+"""Folder in the sweep's directory for its lock, its claims and the request to stop."""
+EVENT = re.compile(r"# \d{4}-\d\d-\d\d \d\d:\d\d:\d\d (.*)")
+"""A line that the sweep itself writes into a log."""
 
 
 def log_file(out: Path, unit: Unit) -> Path:
-    """What all attempts at a unit have printed."""
+    """Output of all attempts at a unit."""
     return out / "logs" / f"{unit.name}.log"
 
 
-def result_file(out: Path, unit: Unit) -> Path:
-    """The JSON object of a unit that has no run directory."""
+def record_file(out: Path, unit: Unit) -> Path:
+    """Record of a finished command that is no training."""
     return out / "results" / f"{unit.name}.json"
 
 
-def output_file(out: Path, unit: Unit) -> Path:
-    """Where its stdout goes before it is a result."""
-    return checkpoints.temporary(result_file(out, unit))
+def stop_file(out: Path) -> Path:
+    """Request to save and end, to all nodes."""
+    return out / INTERNAL / "stop"
 
 
-def begun(unit: Unit) -> bool:
-    """Whether its run directory holds a run."""
-    return unit.run is not None and (unit.run / CONFIG).exists()
+def started(unit: Unit) -> bool:
+    """Whether there is a run to resume."""
+    return unit.trains and (unit.product / CONFIG).exists()
 
 
 def finished(out: Path, unit: Unit) -> bool:
-    """Whether there is nothing left to do; UserError if its place holds something else."""
-    if unit.run is not None:
-        return begun(unit) and recorded_run(unit, unit.run).finished()
+    """Whether nothing is left to do; UserError if another command has trained the run."""
+    if unit.trains:
+        return started(unit) and recorded_run(unit).finished()
     try:
-        recorded = json.loads(result_file(out, unit).read_bytes())
-        arguments = tuple(map(str, recorded["arguments"]))
-    except FileNotFoundError:
+        recorded = json.loads(record_file(out, unit).read_bytes())["arguments"]
+        return unit.product.exists() and moved(recorded) == moved(unit.arguments)
+    except (OSError, ValueError, TypeError, KeyError):
         return False
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(f"{result_file(out, unit)} is not a result of a sweep.") from error
-    refuse_other(unit, arguments)
-    return unit.product.exists()
 
 
-def recorded_run(unit: Unit, path: Path) -> RunDirectory:
-    """The run in a unit's directory; UserError if another command has made it."""
-    run = RunDirectory.open(path)
+def recorded_run(unit: Unit) -> RunDirectory:
+    """The run in a unit's directory; UserError if another command has trained it."""
+    run = RunDirectory.open(unit.product)
     command = run.config["provenance"].get("command")
-    arguments = command[1:] if isinstance(command, list) else []
+    arguments = [str(word) for word in command[1:]] if isinstance(command, list) else []
     while arguments[:1] == ["--import"]:
         arguments = arguments[2:]
-    refuse_other(unit, parted(list(map(str, arguments)))[0])
+    if moved(parted(arguments)[0]) != moved(unit.arguments):
+        theirs = shlex.join(("fastr", *arguments))
+        raise UserError(
+            f"{unit.product} was trained by `{theirs}`, not by `{unit.line}`; choose another --out."
+        )
     return run
 
 
-def refuse_other(unit: Unit, arguments: tuple[str, ...]) -> None:
-    """Raise UserError if these are not the unit's arguments, wherever the sweep's folder is now."""
-    if moved(arguments) != moved(unit.arguments):
-        theirs = shlex.join(("fastr", *arguments))
-        raise UserError(
-            f"{unit.product} was made by `{theirs}`, not by `{unit.line}`; choose another --out."
-        )
-
-
-def moved(arguments: tuple[str, ...]) -> list[str]:
-    """Arguments with absolute paths shortened to their last part."""
+def moved(arguments: Any) -> list[str]:
+    """Arguments with absolute paths shortened to their last part: a sweep's folder may be moved."""
     return [Path(word).name if os.path.isabs(word) else word for word in arguments]
 
 
 def next_arguments(unit: Unit) -> tuple[str, ...]:
-    """The command that begins a unit, or goes on with it."""
-    if unit.arguments[0] == "train" and not begun(unit):
+    """The command that starts a unit or resumes it."""
+    if not unit.trains:
+        return (*importing(modules(unit)), *unit.arguments)
+    if not started(unit):
         return unit.command[1:]
-    again = unit.arguments[0] == "train"
-    arguments = ("resume", str(unit.run), *unit.watching) if again else unit.arguments
-    return (*importing(modules(unit)), *arguments)
+    return (*importing(modules(unit)), "resume", str(unit.product), *unit.watching)
 
 
 def modules(unit: Unit) -> dict[str, None]:
-    """The modules that a unit's methods and tasks need: whoever named the tasks trusts them."""
+    """Modules of a unit's methods and tasks, all of which the user has named."""
     found: dict[str, None] = dict.fromkeys(unit.imports)
-    if unit.arguments[0] == "train":
+    if unit.trains:
         found |= {module_of(unit.arguments[1]): None}
     for needed in unit.needs:
         found |= modules(needed)
     return {module: None for module in found if module}
 
 
-def clear(out: Path, unit: Unit) -> None:
-    """Make room for the product of a command that cannot go on from half of it.
+def saved_frames(unit: Unit) -> int:
+    """Frames of the newest checkpoint."""
+    saved = checkpoints.saved_frames(unit.product) if unit.trains else []
+    return saved[-1] if saved else 0
 
-    UserError for one that no attempt of a sweep has begun: it is somebody's.
+
+def clear(out: Path, unit: Unit) -> None:
+    """Delete what an earlier attempt left of a product that cannot be resumed.
+
+    UserError if no attempt of a sweep has written it.
     """
-    if unit.run is not None or not unit.product.exists():
+    if unit.trains or not unit.product.exists():
         return
     if not log_file(out, unit).exists():
         raise UserError(f"{unit.product} is not of this sweep; move it or choose another --out.")
     with write_errors(unit.product):
-        result_file(out, unit).unlink(missing_ok=True)
+        record_file(out, unit).unlink(missing_ok=True)
         if unit.product.is_dir():
             shutil.rmtree(unit.product)
         else:
             unit.product.unlink()
 
 
-def keep_result(out: Path, unit: Unit) -> None:
-    """Record that a command without a run directory has ended well."""
+def record(out: Path, unit: Unit) -> None:
+    """Note that a command other than a training has ended well."""
+    path = record_file(out, unit)
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"arguments": unit.arguments}, indent=1))
+
+
+class Claim:
+    """The right to work on a unit, as a file: the newest claim counts.
+
+    Locks of run directories hold on one machine only. A node that has lost its connection to the
+    cluster, but not to the storage, learns here that another node works on the unit.
+    """
+
+    def __init__(self, out: Path, unit: Unit, holder: str):
+        self.path = out / INTERNAL / "claims" / unit.name
+        self.holder = holder
+
+    def take(self) -> str:
+        """Take over the unit; returns the last holder, or an empty string."""
+        before = self.read()
+        with write_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(self.holder)
+        return before
+
+    def read(self) -> str:
+        """Holder of the unit, or an empty string."""
+        try:
+            return self.path.read_text()
+        except OSError:
+            return ""
+
+    def lost(self) -> bool:
+        """Whether another process has taken over."""
+        return self.read() not in ("", self.holder)
+
+    def release(self) -> None:
+        """Give up the claim, unless it is lost."""
+        if not self.lost():
+            self.path.unlink(missing_ok=True)
+
+
+def note(out: Path, unit: Unit, text: str) -> None:
+    """Write an event into a unit's log."""
+    log = log_file(out, unit)
+    with write_errors(log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as file:
+            file.write(f"# {datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
+
+
+class Events:
+    """Reads the events that are appended to a unit's log."""
+
+    def __init__(self, out: Path, unit: Unit):
+        self.log = log_file(out, unit)
+        self.read_bytes = self.log.stat().st_size if self.log.exists() else 0
+        self.started = False
+
+    def new(self) -> list[str]:
+        """Events since the last call."""
+        if not self.log.exists() or self.log.stat().st_size == self.read_bytes:
+            return []
+        self.started = True
+        with self.log.open("rb") as file:
+            file.seek(self.read_bytes)
+            lines = file.read().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self.read_bytes += sum(map(len, whole))
+        found = (EVENT.fullmatch(line.decode(errors="replace").rstrip()) for line in whole)
+        return [event[1] for event in found if event]
+
+
+def tail(log: Path, lines: int = 12) -> list[str]:
+    """The last lines of a log, without events."""
     try:
-        printed = output_file(out, unit).read_text().strip()
-        result = json.loads(printed.rpartition("\n")[2])
-    except (OSError, ValueError) as error:
-        raise UserError(f"{unit.line} did not print a JSON object.") from error
-    content = {"arguments": list(unit.arguments), "result": result}
-    with write_errors(result_file(out, unit)):
-        checkpoints.write_bytes(result_file(out, unit), json.dumps(content, indent=1).encode())
-
-
-def saved_frames(unit: Unit) -> int:
-    """Frames of the newest checkpoint: what a retry will not do again."""
-    saved = checkpoints.saved_frames(unit.run) if unit.run is not None else []
-    return saved[-1] if saved else 0
-
-
-class Progress(NamedTuple):
-    """What the newest rows of a run say."""
-
-    frames: int
-    budget: int
-    mean_return: float | None
-    """Of the newest evaluation, over the seeds that have it."""
-    seconds: float
-    """Of training so far, stops left out."""
-    agent_steps: int
-
-    @property
-    def seconds_left(self) -> float | None:
-        """At the pace so far; None before there is one."""
-        if not self.frames or not self.seconds:
-            return None
-        return self.seconds * (self.budget / self.frames - 1.0)
-
-
-def progress(unit: Unit) -> Progress | None:
-    """How a run is doing; None while it has no rows, or for a unit that is no run."""
-    if unit.run is None:
-        return None
-    rows = newest_rows(unit.run / ROWS)
-    if not rows:
-        return None
-    evaluations = [row for row in rows if row.get("kind") == "evaluation"]
-    last = max((row["frames"] for row in evaluations), default=None)
-    returns = [row["return"] for row in evaluations if row["frames"] == last]
-    known = [value for value in returns if value is not None]
-    return Progress(
-        frames=min(unit.frames, max(row["frames"] for row in rows)),
-        budget=unit.frames,
-        mean_return=float(np.mean(known)) if known else None,
-        seconds=max(row["seconds"] for row in rows),
-        agent_steps=max(row["agent_steps"] for row in rows),
-    )
-
-
-def newest_rows(path: Path) -> tuple[dict[str, Any], ...]:
-    """Rows at the end of a file that somebody may be writing to; what is not a row is left out."""
-    try:
-        known = path.stat()
-        return rows_in_tail(path, known.st_size, known.st_mtime_ns)
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16))
+            found = file.read().decode(errors="replace").rstrip().splitlines()
     except OSError:
-        return ()
-
-
-@lru_cache(maxsize=1024)
-def rows_in_tail(path: Path, size: int, _: int) -> tuple[dict[str, Any], ...]:
-    """The same for a file that had this size at that time: most do not change between two looks."""
-    with path.open("rb") as file:
-        file.seek(max(0, size - TAIL_BYTES))
-        lines = file.read(TAIL_BYTES).split(b"\n")
-    # The first may be the end of a line, the last the beginning of one.
-    whole = lines[:-1] if size <= TAIL_BYTES else lines[1:-1]
-    return tuple(row for line in whole if (row := sound_row(line)) is not None)
-
-
-def sound_row(line: bytes) -> dict[str, Any] | None:
-    """The row in this line, if it has what progress is read from."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict):
-        return None
-    counts = all(type(row.get(name)) is int for name in ("frames", "agent_steps"))
-    sound = number(row.get("seconds")) and (row.get("return") is None or number(row["return"]))
-    return row if counts and sound else None
+        return []
+    return [line for line in found if not EVENT.fullmatch(line)][-lines:]
