@@ -1,4 +1,4 @@
-"""fastr misfit: whether the factorization fits a dataset."""
+"""fastr misfit: test whether the factorization fits a dataset."""
 
 import sys
 from dataclasses import dataclass

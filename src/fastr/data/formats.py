@@ -24,7 +24,7 @@ from fastr.data.dataset import (
 )
 from fastr.data.minari import Minari, installed, is_minari
 from fastr.data.replay import RunReplay
-from fastr.runs.directory import CONFIG
+from fastr.runs import CONFIG
 from fastr.runs.untrusted import limited_memory, reading
 
 NAMES: dict[str, tuple[str, ...]] = {

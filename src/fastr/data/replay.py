@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from fastr.core import EnvSpec, UserError
-from fastr.data.dataset import About, Chunk, Source
+from fastr.data.dataset import SCALARS, VECTORS, About, Chunk, Source
 from fastr.runs import STATE, RunDirectory
 from fastr.runs.untrusted import reading, tensors
 

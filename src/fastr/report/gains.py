@@ -1,6 +1,7 @@
 """Misfit against return gain (Figure cp-misfit): return of FaStR less that of CTRL-SR, by task."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from fastr.core import LARGEST, UserError
 from fastr.envs.names import respelled
 from fastr.report.evaluations import json_object
 from fastr.report.published import published
-from fastr.report.series import NAMES, Final, Series, differing, finals, grouped, options_of, united
+from fastr.report.series import NAMES, Series, differing, finals, grouped, options_of, united
 from fastr.report.table import shown
 from fastr.runs.summary import number
 
@@ -78,49 +79,42 @@ def sound(entry: Any) -> bool:
     )
 
 
-def pairs(found: Sequence[Series]) -> list[tuple[Final, Final]]:
-    """FaStR and CTRL-SR wherever both were run alike and equally long."""
+def gains(found: Sequence[Series]) -> dict[str, float]:
+    """Return gain by task, of the first pair that was run alike and equally long."""
+    result: dict[str, float] = {}
+    for group in alike(found):
+        for factored, joint in permutations(finals(united(group))[0], 2):
+            one, other = factored.series, joint.series
+            same = one.differences == other.differences and factored.frames == joint.frames
+            if (one.method, other.method) == (FACTORED, JOINT) and same:
+                result.setdefault(one.task, factored.mean - joint.mean)
+    return result
+
+
+def alike(found: Sequence[Series]) -> list[list[Series]]:
+    """FaStR and CTRL-SR on one task, in groups with the same value of every varied option.
+
+    An option in which only the methods differ belongs to the methods.
+    """
     both = [one for one in found if one.method in (FACTORED, JOINT)]
     result = []
     for here in grouped(both, lambda one: (one.task, one.variant)):
         own = [[one for one in here if one.method == method] for method in (FACTORED, JOINT)]
-        # An option in which only the methods differ belongs to the methods.
         names = [*options_of(here), "frames"]
         varied = sorted({name for runs in own for name in differing(runs, names)})
-        for group in grouped(here, lambda one: tuple(repr(one.settings.get(n)) for n in varied)):  # noqa: B023
-            result += [
-                (factored, joint)
-                for factored, joint in permutations(finals(united(group))[0], 2)
-                if (factored.series.method, joint.series.method) == (FACTORED, JOINT)
-                and alike(factored, joint)
-            ]
+        result += grouped(here, partial(option_values, names=varied))
     return result
 
 
-def alike(factored: Final, joint: Final) -> bool:
-    """Whether two finals have the same variant, the same options and the same length."""
-    first, second = factored.series, joint.series
-    names = (first.variant, first.differences), (second.variant, second.differences)
-    return names[0] == names[1] and factored.frames == joint.frames
-
-
-def gains(found: Sequence[Series]) -> dict[str, float]:
-    """Return gain by task, of the first pair of runs on it."""
-    result: dict[str, float] = {}
-    for factored, joint in pairs(found):
-        result.setdefault(factored.task, factored.mean - joint.mean)
-    return result
+def option_values(series: Series, names: Sequence[str]) -> tuple[str, ...]:
+    """Some options of a run, to compare."""
+    return tuple(repr(series.settings.get(name)) for name in names)
 
 
 def published_gains() -> dict[str, float]:
     """Return gain by task from the paper's Table 1."""
     means = {(one.method, one.task): one.mean for one in published() if one.of_the_paper}
-    both = NAMES[FACTORED], NAMES[JOINT]
-    return {
-        task: means[both[0], task] - means[both[1], task]
-        for task in TABLE_TASKS
-        if all((name, task) in means for name in both)
-    }
+    return {task: means[NAMES[FACTORED], task] - means[NAMES[JOINT], task] for task in TABLE_TASKS}
 
 
 def missing(misfits: Sequence[Misfit], known: Collection[str]) -> str:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import track
+
 from fastr.core import write_errors
 from fastr.report.plots import Figure
 from fastr.report.table import Table
@@ -58,11 +61,11 @@ def write_page(page: Page, path: Path) -> None:
     with write_errors(path):
         for folder in (figures, tables):
             folder.mkdir(parents=True, exist_ok=True)
-        for section in page.sections:
-            for figure in section.figures:
-                figure.save(*(figures / f"{figure.name}.{form}" for form in page.formats))
-                (figures / f"{figure.name}.csv").write_text(figure.numbers.csv(), "utf-8")
-            for table in section.tables:
-                (tables / f"{table.name}.csv").write_text(table.csv(), "utf-8")
-                (tables / f"{table.name}.tex").write_text(table.latex(page.command), "utf-8")
+        every = [figure for section in page.sections for figure in section.figures]
+        for figure in track(every, "drawing", console=Console(stderr=True), transient=True):
+            figure.save(*(figures / f"{figure.name}.{form}" for form in page.formats))
+            (figures / f"{figure.name}.csv").write_text(figure.numbers.csv(), "utf-8")
+        for table in [table for section in page.sections for table in section.tables]:
+            (tables / f"{table.name}.csv").write_text(table.csv(), "utf-8")
+            (tables / f"{table.name}.tex").write_text(table.latex(page.command), "utf-8")
         path.write_text(page.html(), encoding="utf-8")

@@ -92,8 +92,8 @@ class Figure:
     height: float = 4.0
     """Inches, without the legend."""
 
-    def render(self, form: str) -> bytes:
-        """The picture as svg, png or pdf."""
+    def render(self, *forms: str) -> list[bytes]:
+        """The picture in each form: svg, png or pdf."""
         from cycler import cycler
         from matplotlib import rc_context
         from matplotlib.figure import Figure as Canvas
@@ -107,14 +107,17 @@ class Figure:
             axes.grid(alpha=0.3)
             axes.set_title(plain(self.title), fontsize=11, wrap=True)
             add_legend(axes)
-            buffer = io.BytesIO()
-            date = {"Date": None} if form == "svg" else None
-            canvas.savefig(buffer, format=form, dpi=150, metadata=date)
-        return buffer.getvalue()
+            pictures = []
+            for form in forms:
+                buffer = io.BytesIO()
+                date = {"Date": None} if form == "svg" else None
+                canvas.savefig(buffer, format=form, dpi=150, metadata=date)
+                pictures.append(buffer.getvalue())
+        return pictures
 
     def svg(self) -> str:
         """The picture to stand within a page, in the page's colours."""
-        text = self.render("svg").decode()
+        text = self.render("svg")[0].decode()
         text = re.sub(r"(?s)<metadata>.*?</metadata>", "", text[text.index("<svg") :])
         text = re.sub(r'<g id="[^"]*"', "<g", text)
         names = {shade: f"var(--c{place})" for place, shade in enumerate(COLORS)}
@@ -123,8 +126,9 @@ class Figure:
 
     def save(self, *paths: Path) -> None:
         """Write the picture, in the form that each path's suffix names."""
-        for path in paths:
-            path.write_bytes(self.render(path.suffix[1:].lower()))
+        forms = (path.suffix[1:].lower() for path in paths)
+        for path, picture in zip(paths, self.render(*forms), strict=True):
+            path.write_bytes(picture)
 
 
 def add_legend(axes: Any) -> None:

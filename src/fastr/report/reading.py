@@ -107,7 +107,7 @@ def to_read(file: Path, diagnosed: bool) -> bool:  # noqa: FBT001
     """Whether a file may hold results; beside a misfit's report only those with a sidecar do."""
     if file.suffix not in (".csv", ".jsonl"):
         return file.name == REPORT
-    return file.with_suffix(".json").exists() or (file.suffix == ".csv" and not diagnosed)
+    return file.with_suffix(".json").is_file() or (file.suffix == ".csv" and not diagnosed)
 
 
 def take(path: Path, found: Found) -> None:
@@ -120,14 +120,14 @@ def take(path: Path, found: Found) -> None:
         raise UserError(f"{path} is neither a file nor a directory.")
     elif path.name == REPORT:
         found.misfits[path] = read_misfits(path)
-    elif path.name in OWN_TABLES and not sidecar.exists():
+    elif path.name in OWN_TABLES and not sidecar.is_file():
         lines = table_lines(path)
         if not lines:
             raise UserError(f"{path} has no lines.")
         found.tables[path] = [{k: shown(v) for k, v in line.items()} for line in lines]
     elif path.suffix not in (".csv", ".jsonl"):
         raise UserError(f"{path} is neither a run directory nor results (.csv or .jsonl).")
-    elif not sidecar.exists():
+    elif not sidecar.is_file():
         raise UserError(
             f"{path} has no {sidecar.name} beside it to say what it is; "
             f"write one (docs/report.md) or name it with --compare."
