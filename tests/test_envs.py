@@ -87,13 +87,6 @@ def test_actions_reach_the_actuators_at_their_own_bounds():
         np.testing.assert_allclose(environment._env.physics.data.ctrl, expected, rtol=1e-12)
 
 
-def test_an_actuator_without_limits_takes_the_action_as_it_is():
-    environment = load("lqr-lqr_6_2", 1)
-    environment.reset(0)
-    environment.step(np.array([0.25, 3.0], np.float32))
-    np.testing.assert_array_equal(environment._env.physics.data.ctrl, [0.25, 1.0])
-
-
 @pytest.mark.parametrize(("action", "arrives"), [(-1, -2), (0, 2), (0.5, 4), (1, 6), (9, 6)])
 def test_gym_actions_are_rescaled(action, arrives):
     environment = load("toy_envs:Count-v0", 1)
@@ -157,23 +150,14 @@ def test_states_are_what_the_suite_itself_observes(task):
 # Ends of episodes
 
 
-def test_a_suite_episode_is_truncated_at_its_last_frame():
-    environment = load("cartpole-balance", 250)
-    environment.reset(0)
-    steps = [environment.step(np.zeros(1, np.float32)) for _ in range(4)]
-    assert [step.truncated for step in steps] == [False, False, False, True]
-    assert not any(step.terminated for step in steps)
-    physics = environment._env.physics
-    np.testing.assert_array_equal(steps[-1].next_state[:3], physics.bounded_position().astype("f"))
-
-
-def test_a_suite_task_without_a_time_limit_is_truncated_too():
-    environment = load("lqr-lqr_2_1", 500)
-    environment.reset(0)
-    steps = [environment.step(np.ones(1, np.float32)) for _ in range(2)]
-    assert [step.truncated for step in steps] == [False, True]
-    assert environment.reset(1) is not None
-    assert not environment.step(np.ones(1, np.float32)).truncated
+@pytest.mark.parametrize("task", ["cartpole-balance", "lqr-lqr_2_1"])
+def test_a_suite_episode_is_truncated_at_its_last_frame(task):
+    environment = load(task, 250)  # the suite itself has no time limit for lqr
+    for _ in range(2):
+        environment.reset(0)
+        steps = [environment.step(np.ones(1, np.float32)) for _ in range(4)]
+        assert [step.truncated for step in steps] == [False, False, False, True]
+        assert not any(step.terminated for step in steps)
 
 
 def test_a_suite_termination_ends_the_held_action():
@@ -286,13 +270,6 @@ def test_a_task_has_one_spelling(typed, task):
     assert spelled(typed) == respelled(typed) == task
 
 
-@pytest.mark.parametrize("name", ["", "walker_wlak", "my_robot@latency=2", "gym:"])
-def test_an_unknown_name_keeps_its_spelling(name):
-    assert respelled(name) == name
-    with pytest.raises(UserError):
-        spelled(name)
-
-
 @given(st.text() | st.from_regex(r"(gym:)?[\w.:/-]*") | st.sampled_from(tasks()))
 def test_any_text_is_a_name_or_a_user_error(text):
     try:
@@ -366,13 +343,6 @@ def test_a_wrong_form_of_reset_or_step_is_named(method, returned, says, monkeypa
     monkeypatch.setattr(toy_envs.Count, method, lambda *_, **__: returned)
     with pytest.raises(envs.SimulatorError, match=says):
         environment.reset(0) if method == "reset" else environment.step(np.zeros(1, np.float32))
-
-
-def test_a_reset_without_a_seed_is_told_what_it_must_take(monkeypatch):
-    environment = load("toy_envs:Count-v0", 1)
-    monkeypatch.setattr(toy_envs.Count, "reset", lambda _: np.zeros(3))
-    with pytest.raises(envs.SimulatorError, match="seed=None, options=None"):
-        environment.reset(0)
 
 
 @pytest.mark.parametrize("method", ["reset", "step"])

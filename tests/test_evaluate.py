@@ -13,11 +13,11 @@ from fastr.core import EnvSpec, UserError
 from fastr.envs import episode_seed, load
 from fastr.envs.processes import WorkerError
 from fastr.training.evaluate import Evaluator, rewards
-from fastr.training.methods import METHODS, quick
+from fastr.training.methods import METHODS
 from fastr.training.policies import compiled, template
 from test_pool import eventually, gone
 
-AGENT = quick(METHODS["td3"])
+AGENT = METHODS["td3"].quick()
 TASK = "fault_envs:Spring-v0"
 
 

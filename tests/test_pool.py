@@ -140,25 +140,6 @@ def test_a_terminal_state_does_not_continue():
     assert [step.next_state[0, 0] for step in steps] == [1, 2, 3, 1]
 
 
-def test_the_arrays_of_a_step_are_not_overwritten_by_the_next(counts):
-    counts.reset([0, 0])
-    first, second = rollout(counts, actions(counts, 2))
-    assert (first.next_state != second.next_state).any()
-    assert not any(np.shares_memory(a, b) for a, b in zip(first, second, strict=True))
-
-
-def test_misuse_is_refused_at_once(counts):
-    counts.reset([0, 0])
-    with pytest.raises(RuntimeError, match="without send"):
-        counts.receive()
-    with pytest.raises((ValueError, TypeError)):
-        counts.send(np.zeros((1, 1), np.float32))
-    counts.send(np.zeros((2, 1), np.float32))
-    with pytest.raises(RuntimeError, match="twice"):
-        counts.send(np.zeros((2, 1), np.float32))
-    counts.receive()
-
-
 def test_awake_simulators_give_the_same_steps(counts):
     taken = actions(counts, 10)
     counts.reset([5, 6])

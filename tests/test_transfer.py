@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fastr.cli import run
-from fastr.cli.training import begun, check_possible
+from fastr.cli.training import check_possible, start
 from fastr.cli.transfer import returns_of
 from fastr.core import EnvSpec, UserError
 from fastr.runs.directory import RunDirectory, RunWriter
@@ -113,7 +113,7 @@ def test_a_shift_that_is_none_changes_nothing(source, tmp_path):
 )
 def test_a_wrong_source_is_refused_before_anything_is_written(source, changes, said, tmp_path):
     with pytest.raises(UserError, match=said):
-        begun(heir(source, **changes), tmp_path / "run")
+        start(heir(source, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -137,7 +137,7 @@ def test_a_source_without_a_checkpoint_is_refused_before_anything_is_written(ref
     source = RunWriter.create(tmp_path / "empty", {"train": to_json(tiny()), "provenance": {}})
     source.close()
     with pytest.raises(UserError, match="empty has no checkpoint yet"):
-        begun(heir(source), tmp_path / "run")
+        start(heir(source), tmp_path / "run")
     scratch = ["--shift", "dead", "--keep", "nothing", "--out", str(tmp_path / "out")]
     refused(["transfer", str(source.path), *scratch], "empty has no checkpoint yet")
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]

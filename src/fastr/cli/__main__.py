@@ -1,5 +1,5 @@
 """python -m fastr.cli: the command `fastr`."""
 
-from fastr.cli import main
+from fastr.cli.main import main
 
 main()

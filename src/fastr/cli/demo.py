@@ -6,14 +6,12 @@ from datetime import datetime
 from pathlib import Path
 
 from fastr.cli import run
-from fastr.runs.letters import spell_out
 
 TASK = "walker-walk"
 
 
 def main() -> int:
     """Train FaStR on walker-walk with the quick preset, then film the learned gait."""
-    spell_out()
     out = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     print(f"Training FaStR on {TASK} (preset quick); this takes a few minutes.", file=sys.stderr)
     if code := run(["train", TASK, "--preset", "quick", "--out", str(out)]):

@@ -1,21 +1,21 @@
 """fastr eval and fastr play: what a trained policy does."""
 
-import itertools
 import sys
-from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fastr.cli.show import Flag, Maybe, Run, Several, print_json, print_table
-from fastr.core import RunError, UserError, counted, require, require_seeds
+from fastr.core import counted, require, require_seeds
 from fastr.envs import require_imported
 from fastr.runs.directory import RunDirectory
 from fastr.training.config import from_json
 from fastr.training.trained import Trained
 
 MOST_EPISODES = 100_000
-"""Of one evaluation and seed."""
+"""Limit of one evaluation and seed."""
+SMALLEST, TALLEST, WIDEST = 64, 1_080, 1_920
+"""Pixels of one seed's picture."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,6 @@ class Eval:
         }
         if self.json:
             return print_json(result)
-        columns = ("seed", "mean return", "std over episodes")
         rows = [
             (e["seed"], e["return_mean"], e["return_std"] if self.episodes > 1 else "one episode")
             for e in result["seeds"]
@@ -65,7 +64,7 @@ class Eval:
         sizes = f"{counted(frames, 'frame')}, {counted(self.episodes, 'episode')}"
         print_table(
             f"{config.task}, {config.method}, {sizes}",
-            columns,
+            ("seed", "mean return", "std over episodes"),
             [*rows, ("all", result["return_mean"], "")],
         )
         return 0
@@ -73,19 +72,17 @@ class Eval:
 
 @dataclass(frozen=True)
 class Play:
-    """Show greedy episodes of trained policies, one tile per seed: as a film or in a window."""
+    """Film greedy episodes of all seeds side by side, or watch one seed in MuJoCo's viewer."""
 
     run_directory: Run
     """The run's directory."""
     video: Maybe[Path] = None
-    """File to write, one episode per seed; its ending chooses the format: .mp4 or .gif."""
-    window: Flag = False
-    """Show it in a window, episode after episode, until that is closed (or Esc or q is typed)."""
+    """File to write, one episode per seed, .mp4 or .gif (default: open the viewer)."""
     seeds: Several[int] = ()
-    """Seeds whose policies are shown side by side (default: all of the run's)."""
+    """Seeds to film (default: all of the run's); the viewer shows the first."""
     overlay: Several[Literal["return", "factors"]] = ()
-    """What to draw over each tile: the return so far; the eight strongest coordinates of
-    phi_s(s) * phi_a(a), numbered, in units of the largest of late (methods with such factors)."""
+    """For a film: the return so far; the eight strongest coordinates of phi_s(s) * phi_a(a),
+    numbered, in units of the largest recent value (methods with such factors)."""
     height: int = 240
     """Height of each seed's picture in pixels."""
     width: int = 320
@@ -93,66 +90,28 @@ class Play:
 
     def run(self) -> int:
         """Render in this process."""
-        from fastr.export.screens import check_film
+        from fastr.export.play import check_film, film, watch
 
-        if (self.video is None) != self.window:
-            raise UserError("fastr play needs either --video FILE (.mp4 or .gif) or --window.")
+        require(self, "height", low=SMALLEST, high=TALLEST)
+        require(self, "width", low=SMALLEST, high=WIDEST)
         if self.video is not None:
             check_film(self.video)
-        policies = self.policies(opened(self.run_directory))
-        return self.film(self.video, policies) if self.video else self.show(policies)
-
-    def policies(self, trained: Trained) -> list[Trained]:
-        """The policies to show, if they can be."""
-        from fastr.export.play import check_overlay, check_picture
-
         if self.seeds:
             require_seeds(self.seeds)
-        chosen = [trained.with_seed(seed) for seed in self.seeds]
-        policies = chosen or trained.every_seed()
-        check_picture(len(policies), (self.height, self.width), self.overlay)
-        check_overlay(trained, self.overlay)
-        return policies
-
-    def film(self, path: Path, policies: list[Trained]) -> int:
-        """Write one episode of every policy."""
-        from fastr.export.play import Performance
-        from fastr.export.screens import Film
-        from fastr.training.progress import stage
-
-        returns = None
-        with (
-            closing(Performance(policies, (self.height, self.width), self.overlay)) as performance,
-            stage("filming", performance.most_pictures(), "pictures") as advance,
-            Film(path, advance) as film,
-            suppress(KeyboardInterrupt),
-        ):
-            returns = performance.play(film, 0)
-        if returns is None:
-            raise RunError(f"stopped; {path} holds what was filmed so far.")
-        print(f"{path}: one episode after {counted(policies[0].frames, 'frame')} of training")
+        trained = opened(self.run_directory)
+        policies = [trained.with_seed(seed) for seed in self.seeds] or trained.every_seed()
+        if self.video is None:
+            watch(policies[0])
+            return 0
+        returns = film(self.video, policies, (self.height, self.width), self.overlay)
+        print(f"{self.video}: one episode after {counted(trained.frames, 'frame')} of training")
         for one, total in zip(policies, returns, strict=True):
             print(f"  seed {one.seed}: return {total:.1f}")
         return 0
 
-    def show(self, policies: list[Trained]) -> int:
-        """Play on until the window is closed."""
-        from fastr.export.play import Performance
-        from fastr.export.screens import Window
-
-        with (
-            Window(f"fastr: {self.run_directory}") as window,
-            closing(Performance(policies, (self.height, self.width), self.overlay)) as performance,
-            suppress(KeyboardInterrupt),
-        ):
-            numbers = itertools.count()
-            while performance.play(window, next(numbers)) is not None:
-                pass
-        return 0
-
 
 def opened(path: Path) -> Trained:
-    """The first seed of a run at its newest sound checkpoint; passed-over ones are named."""
+    """The first seed of a run at its newest sound checkpoint; damaged ones are named on stderr."""
     directory = RunDirectory.open(path)
     config = from_json(directory.config["train"])
     require_imported(config.task, path)

@@ -1,6 +1,5 @@
-"""What JAX must be told before it is imported."""
+"""Settings of JAX that must be in the environment before it is imported."""
 
-import contextlib
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -13,17 +12,9 @@ EIGEN = "--xla_cpu_experimental_ynn_fusion_type="
 
 def configure() -> None:
     """Take device memory as needed, keep compiled programs, choose the faster CPU products."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if (cache := cache_folder()) is not None:
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "fastr" / "jax"))
     flags = os.environ.get("XLA_FLAGS", "")
     if version("jaxlib").startswith("0.10.") and "ynn_fusion" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {EIGEN}".strip()
-
-
-def cache_folder() -> Path | None:
-    """Where compiled programs are kept; None for a user without a home, as in a container."""
-    with contextlib.suppress(RuntimeError):
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(root) / "fastr" / "jax"
-    return None

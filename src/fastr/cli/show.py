@@ -1,54 +1,59 @@
-"""What all commands share: options of one kind, and results for people or for programs."""
+"""What all commands share: kinds of options, and results as tables or as JSON."""
 
 import csv
 import json
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TextIO, TypeVar
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 from fastr.core import write_errors
-from fastr.runs.letters import as_printed, print_result
 
 Value = TypeVar("Value")
-SAID = tyro.conf.arg(help_behavior_hint="")
-"""An option whose help says in words what holds without it: the parser's default would be None."""
-Maybe = Annotated[Value | None, SAID]
-Several = Annotated[tuple[Value, ...], SAID]
+NO_HINT = tyro.conf.arg(help_behavior_hint="")
+"""For an option whose help says what happens without it; the parser would add (default: None)."""
+Maybe = Annotated[Value | None, NO_HINT]
+Several = Annotated[tuple[Value, ...], NO_HINT]
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Task = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
+RESERVED: list[TextIO] = []
+"""Standard output, once `reserve_stdout` keeps it for results."""
 
 
 def places(metavar: str) -> Any:
-    """For what is typed without a name, any number of it: what the usage line calls each."""
+    """For positional arguments, any number of them: their name in the usage line."""
     return tyro.conf.arg(metavar=f"[{metavar} ...]", help_behavior_hint="")
+
+
+def reserve_stdout() -> None:
+    """Keep stdout for results: what simulators and imported modules print goes to stderr."""
+    RESERVED.append(os.fdopen(os.dup(1), "w"))
+    os.dup2(2, 1)
 
 
 def print_json(result: dict[str, Any]) -> int:
     """One JSON object on stdout."""
-    print_result(json.dumps(result))
+    print(json.dumps(result), file=RESERVED[0] if RESERVED else sys.stdout, flush=True)
     return 0
 
 
 def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None:
-    """A table on stdout, of text alone: a name in brackets or colons is no markup."""
-    head, *lines = (
-        [as_printed(f"{v:.1f}" if isinstance(v, float) else str(v)) for v in row]
-        for row in [columns, *rows]
-    )
+    """A table on stdout; brackets and colons in names are no markup."""
     table = Table(show_header=any(columns))
-    for name in head:
-        # Not cut off where the terminal is narrow: runs may differ in their last letters alone.
+    for name in columns:
+        # Folded, not cut off: the names of runs may differ in their last letters alone.
         table.add_column(name, overflow="fold")
-    for line in lines:
-        table.add_row(*line)
+    for row in rows:
+        table.add_row(*(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row))
     console = Console(markup=False, emoji=False, highlight=False)
     if title:
-        console.print(as_printed(title), style="italic", soft_wrap=True)
+        console.print(title, style="italic", soft_wrap=True)
     console.print(table)
 
 

@@ -1,4 +1,4 @@
-"""fastr info and fastr bench: what a run takes."""
+"""fastr info and fastr bench: the cost of a run."""
 
 from dataclasses import asdict, dataclass
 
@@ -7,7 +7,7 @@ from fastr.core import counted, require
 from fastr.training.config import TrainConfig
 
 MOST_UPDATES, MOST_REPEATS = 1_000_000, 10_000
-"""Of one measurement: days of it tell no more than minutes."""
+"""Limits of one measurement."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Bench:
-    """Time all seeds' update and the loop around it, beside what this machine could do at best."""
+    """Time the joint update of all seeds and the training loop, against this machine's best."""
 
     config: TrainConfig
     updates: int = 20
@@ -93,31 +93,8 @@ class Bench:
             if not isinstance(value, list | dict)
         ]
         print_table("fastr bench", ("", ""), facts)
-        stages = result["stage_milliseconds_per_agent_step"]
-        print_table(
-            "Stages, each by itself; the update overlaps them, the last two run beside it",
-            ("stage", "ms per agent step"),
-            [(name, f"{value:.3f}") for name, value in stages.items()],
-        )
-        print_table(
-            "The host of the training loop",
-            ("part", "ms per agent step"),
-            [
-                (name, f"{value:.3f}")
-                for name, value in result["loop_host_milliseconds_per_agent_step"].items()
-            ],
-        )
-        print(
-            f"training loop: {result['loop_milliseconds_per_agent_step']:.2f} ms per agent step, "
-            f"{result['loop_share_beside_an_evaluation']:.0%} of them beside an evaluation, "
-            f"{result['loop_rate_over_update_rate']:.0%} of the update's own rate"
-        )
-        arithmetic, memory = (
-            result[f"{kind}_floor_milliseconds"] for kind in ("arithmetic", "memory")
-        )
-        print(
-            f"roofline: {result['milliseconds_per_joint_update']:.2f} ms measured, "
-            f"{result['measured_over_floor']:.1f} times the higher of {arithmetic:.2f} ms "
-            f"(arithmetic) and {memory:.2f} ms (memory) at this machine's measured best"
-        )
+        for name, times in result.items():
+            if isinstance(times, dict):
+                rows = [(part, f"{value:.3f}") for part, value in times.items()]
+                print_table(name.replace("_", " "), ("part", "milliseconds"), rows)
         return 0

@@ -17,11 +17,11 @@ from fastr.envs import module_of, require_imported
 from fastr.envs.processes import WorkerError
 from fastr.runs.checkpoints import Checkpoint, saved_frames
 from fastr.runs.directory import CONFIG, RunDirectory, RunWriter, first_difference, refuse_taken
-from fastr.runs.letters import say
 from fastr.runs.provenance import provenance
 from fastr.runs.summary import LAST, evaluations, summary
 from fastr.studies.experiments import slug
 from fastr.training.config import TrainConfig, from_json, to_json
+from fastr.training.progress import say
 
 ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."
 
@@ -42,13 +42,19 @@ class Train:
         date = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{slug(self.config.task)}-{self.config.method}-{date}"
         out = self.out or Path("runs") / name
-        with begun(self.config, out) as writer:
-            return train_to_the_end(self, self.config, writer, None)
+        if saved_frames(out):
+            run = RunDirectory.open(out)
+            refuse_other(run, self.config)
+            advice = in_shell(self.config, "eval" if run.finished() else "resume", out)
+            state = "is finished: play it" if run.finished() else "was started before: continue it"
+            raise UserError(f"{out} {state} with `{advice}`, or choose another --out.")
+        with start(self.config, out) as writer:
+            return train_and_report(self, self.config, writer, None)
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Continue a stopped run where its last checkpoint was made, bit for bit on the same CPU."""
+    """Continue a stopped run from its last checkpoint, bit for bit on the same CPU."""
 
     run_directory: Run
     """The run's directory."""
@@ -58,7 +64,7 @@ class Resume:
 
     def run(self) -> int:
         """Train from the newest sound checkpoint."""
-        # Before anything of the run is touched.
+        # Checked before anything of the run is touched.
         config = from_json(RunDirectory.open(self.run_directory).config["train"])
         require_imported(config.task, self.run_directory)
         check_possible(config, self.run_directory)
@@ -66,7 +72,7 @@ class Resume:
         with writer:
             for message in checkpoint.skipped if checkpoint else ():
                 print(f"fastr: {message}", file=sys.stderr)
-            return train_to_the_end(self, config, writer, checkpoint)
+            return train_and_report(self, config, writer, checkpoint)
 
 
 def check_possible(config: TrainConfig, path: Path) -> None:
@@ -77,43 +83,46 @@ def check_possible(config: TrainConfig, path: Path) -> None:
 
     spec = ending_spec(config.task, config.frame_skip)
     check_fits(config, spec)
-    # What a run has inherited is in its checkpoints: from the first one on it needs no source.
+    # After the first checkpoint a run needs no source: it holds what it took over.
     if config.source and not saved_frames(path):
         legacy(config, spec)
 
 
-def begun(config: TrainConfig, path: Path) -> RunWriter:
-    """A new run in this directory, if it can be."""
+def start(config: TrainConfig, path: Path) -> RunWriter:
+    """A new run in this directory."""
+    import jax
+
     check_possible(config, path)
-    record = {"train": to_json(config), "provenance": provenance() | device()}
-    return RunWriter.create(path, record)
+    devices = {"devices": [entry.device_kind for entry in jax.local_devices()]}
+    return RunWriter.create(path, {"train": to_json(config), "provenance": provenance() | devices})
 
 
 def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
     """The rows of this run, trained to its end first; StoppedError if it was asked to stop.
 
-    A run that an earlier call has begun goes on; one that it has finished is only read.
+    A run that an earlier call left unfinished is continued; a finished one is only read.
     """
     if (path / CONFIG).exists():
         writer, checkpoint = RunWriter.resume(path)
     else:
-        writer, checkpoint = begun(config, path), None
+        writer, checkpoint = start(config, path), None
     with writer:
         refuse_other(writer, config)
         if not ended(config, writer) and (asked := train_and_draw(config, writer, checkpoint)):
-            said = f"stopped; the same command goes on in {path.parent}."
-            raise StoppedError(said, stopped_by(asked))
+            message = f"stopped; the same command continues in {path.parent}."
+            raise StoppedError(message, stopped_by(asked))
         return writer.rows()
 
 
 def refuse_other(run: RunDirectory, config: TrainConfig) -> None:
-    """Raise UserError if this run is another one than this configuration's."""
-    if different := first_difference(run.config["train"], as_stored(config)):
+    """Raise UserError unless this run has this configuration."""
+    wanted = json.loads(json.dumps(to_json(config)))
+    if different := first_difference(run.config["train"], wanted):
         raise UserError(f"{run.path} holds another run: {different}; choose another --out.")
 
 
 def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every run, one after the other in OUT/NAME; all are possible, or none begins."""
+    """The rows of every run, trained one after the other in OUT/NAME; all are checked first."""
     for name, config in configs.items():
         refuse_taken(out / name)
         if (out / name / CONFIG).exists():
@@ -121,27 +130,15 @@ def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[di
         check_possible(config, out / name)
     found = {}
     for number, (name, config) in enumerate(configs.items(), start=1):
-        # The lines of a training have its task alone, which all of them share.
+        # The lines of a training name its task alone, which all of them share.
         say(f"{name}: run {number} of {len(configs)}")
         found[name] = finished_rows(config, out / name)
     return found
 
 
-def as_stored(config: TrainConfig) -> Any:
-    """The configuration as a run's record has it."""
-    return json.loads(json.dumps(to_json(config)))
-
-
 def ended(config: TrainConfig, writer: RunWriter) -> bool:
     """Whether the run's last checkpoint is at the end of its budget."""
     return writer.last is not None and writer.last.frames >= config.frames
-
-
-def device() -> dict[str, Any]:
-    """The accelerator, for the run's record."""
-    import jax
-
-    return {"devices": [entry.device_kind for entry in jax.local_devices()]}
 
 
 def train_and_draw(
@@ -150,9 +147,9 @@ def train_and_draw(
     checkpoint: Checkpoint | None,
     watching: Watching = USUAL,
 ) -> int:
-    """Train with a live display, then leave the learning curve in the run directory.
+    """Train with live progress, then draw the learning curve in the run directory.
 
-    The first signal that has asked to stop, be it too late for this run; 0 if none has.
+    The number of the first signal that asked to stop, even one too late for this run; else 0.
     """
     from fastr.runs.track import trackers
     from fastr.training.loop import train
@@ -161,12 +158,15 @@ def train_and_draw(
     trackings = trackers(watching.track, writer.path, writer.config)
     with stop_requests(ANSWER, then=end_at_once) as asked:
         with TrainingProgress(config) as progress:
-            listeners = (progress, *trackings)
             try:
                 train(
-                    config, writer, checkpoint,
-                    listeners=listeners, stopped=lambda: bool(asked), patience=watching.patience,
-                )  # fmt: skip
+                    config,
+                    writer,
+                    checkpoint,
+                    listeners=(progress, *trackings),
+                    stopped=lambda: bool(asked),
+                    patience=watching.patience,
+                )
             except WorkerError as error:
                 raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error
         draw(config, writer)
@@ -174,7 +174,7 @@ def train_and_draw(
 
 
 def draw(config: TrainConfig, writer: RunWriter) -> None:
-    """The learning curve, as a picture and as numbers, once there is one."""
+    """The learning curve, as a picture and as numbers, after the first evaluation."""
     from fastr.report.plots import learning_curve
     from fastr.runs.summary import curve_csv
 
@@ -186,39 +186,39 @@ def draw(config: TrainConfig, writer: RunWriter) -> None:
         (writer.path / "curve.csv").write_text(curve_csv(rows, config.seeds))
 
 
-def train_to_the_end(
+def train_and_report(
     options: Train | Resume,
     config: TrainConfig,
     writer: RunWriter,
     checkpoint: Checkpoint | None,
 ) -> int:
-    """Train, then say how it went and where everything lies."""
+    """Train, then print the returns and where everything is."""
     asked = 0
     if ended(config, writer):
-        # One killed behind its last checkpoint has no picture yet.
+        # A run killed after its last checkpoint has no picture yet.
         draw(config, writer)
     else:
         asked = train_and_draw(config, writer, checkpoint, options.watching)
-    # What is saved is saved, whether or not anybody still reads of it.
+    # Everything is saved: a reader of stdout that has ended is no failure of the run.
     with contextlib.suppress(BrokenPipeError):
-        tell(config, writer, as_json=options.json)
+        report(config, writer, as_json=options.json)
     return stopped_by(asked) if asked and not ended(config, writer) else 0
 
 
-def tell(config: TrainConfig, writer: RunWriter, *, as_json: bool) -> None:
-    """How far the run is, and what it has reached."""
-    measured = writer.rows()
+def report(config: TrainConfig, writer: RunWriter, *, as_json: bool) -> None:
+    """How far the run is, and the returns it has reached."""
+    rows = writer.rows()
     result = {
         "run": str(writer.path),
         "task": config.task,
         "method": config.method,
         "finished": ended(config, writer),
-        **summary(measured, config.seeds),
+        **summary(rows, config.seeds),
     }
-    count = evaluated(measured, config)
+    count = evaluated(rows, config)
     if not result["finished"]:
         when = "" if count else " before the first evaluation"
-        say(f"fastr: stopped{when}; go on with `{going_on(config, writer.path)}`.")
+        say(f"fastr: stopped{when}; continue with `{in_shell(config, 'resume', writer.path)}`.")
     if as_json:
         print_json(result)
     elif count:
@@ -226,13 +226,15 @@ def tell(config: TrainConfig, writer: RunWriter, *, as_json: bool) -> None:
 
 
 def show(config: TrainConfig, writer: RunWriter, result: dict[str, Any], count: int) -> None:
-    """The returns of every seed after so many evaluations, and where everything lies."""
-    columns = ("seed", "frames", "last evaluation", averaged(count))
+    """The returns of every seed after so many evaluations, and where everything is."""
+    which = "" if count == 1 else "last " if count >= LAST else "all "
+    mean = f"mean of {which}{counted(min(count, LAST), 'evaluation')}"
     rows = [
         (e["seed"], e["frames"], e["last_evaluation_return"], e["last_10_evaluations_return"])
         for e in result["seeds"]
     ]
     means = (result["last_evaluation_return_mean"], result["last_10_evaluations_return_mean"])
+    columns = ("seed", "frames", "last evaluation", mean)
     print_table(f"{config.task}, {config.method}: return", columns, [*rows, ("mean", "", *means)])
     print(f"training took {result['seconds']:,.0f} s")
     print(f"run directory   {writer.path}")
@@ -244,13 +246,7 @@ def evaluated(rows: list[dict[str, Any]], config: TrainConfig) -> int:
     return min(len(evaluations(rows, seed)) for seed in config.seeds)
 
 
-def going_on(config: TrainConfig, path: Path) -> str:
-    """The command that continues this run; one on a module of one's own has to name it."""
+def in_shell(config: TrainConfig, command: str, path: Path) -> str:
+    """A command on this run as a shell takes it, with the task's module if it needs one."""
     module = module_of(config.task)
-    return shlex.join(("fastr", *(("--import", module) if module else ()), "resume", str(path)))
-
-
-def averaged(count: int) -> str:
-    """What the summary's mean is over, when there have been so many evaluations."""
-    which = "" if count == 1 else "last " if count >= LAST else "all "
-    return f"mean of {which}{counted(min(count, LAST), 'evaluation')}"
+    return shlex.join(("fastr", *(("--import", module) if module else ()), command, str(path)))

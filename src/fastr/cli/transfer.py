@@ -52,7 +52,7 @@ class Transfer:
     """Run directories, one per method to compare."""
     shift: str
     """Actuator shifts, as after @ in a task: permutation:SEED, degradation:SEED, dead=N:SEED,
-    latency=STEPS, dead-band=WIDTH, quantization=LEVELS, joined by +."""
+    latency=STEPS, dead-band=WIDTH, quantization=LEVELS, reverse:ACTUATOR, joined by +."""
     keep: Literal["largest", "state-factor", "encoder", "nothing"] = "largest"
     """Part to keep: the largest that depends on the state (the state factor, or a whole joint
     encoder), or nothing, which is training from scratch on the shifted body."""

@@ -90,8 +90,8 @@ def _refuse_form(error: Exception, must: str) -> None:
     import gymnasium
 
     place = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-    wrappers = Path(gymnasium.wrappers.__file__).parent
-    if place in (Path(__file__), Path(gymnasium.core.__file__)) or place.parent == wrappers:
+    library = Path(gymnasium.__file__).parent
+    if place in (Path(__file__), library / "core.py") or place.parent == library / "wrappers":
         raise SimulatorError(f"{must} ({error})") from None
 
 

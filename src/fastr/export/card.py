@@ -53,8 +53,8 @@ Entries of `action`, in order:
 ## Intended use
 
 Research: reproducing, comparing and studying the policy in the simulator it was trained in. It has
-seen nothing else. It is not made, tested or fit for controlling physical machines, and says nothing
-about observations unlike those of its training.
+seen nothing else. It was neither built nor tested for controlling physical machines, and says
+nothing about observations unlike those of its training.
 """
 
 FILES = {
@@ -74,7 +74,7 @@ def model_card(facts: dict[str, Any], files: tuple[str, ...]) -> str:
         states=sum(part["size"] for part in facts["observation"]),
         actions=len(facts["action"]),
         frames=counted(facts["frame_skip"], "frame"),
-        shift=" What stands behind the @\nin the task happens after the policy." if shifted else "",
+        shift=" The shift after the @\nin the task happens after the policy." if shifted else "",
         observation="\n".join(map(observation_row, facts["observation"])),
         action="\n".join(action_row(i, entry) for i, entry in enumerate(facts["action"])),
         files="\n".join(f"- `{name}`: {FILES[name]}" for name in files),
@@ -82,7 +82,7 @@ def model_card(facts: dict[str, Any], files: tuple[str, ...]) -> str:
 
 
 def summary_rows(facts: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Origin of the policy, line by line."""
+    """The policy's origin, line by line."""
     return [
         ("task", facts["task"]),
         ("method", facts["method"]),
@@ -131,5 +131,5 @@ def action_row(index: int, entry: dict[str, Any]) -> str:
 
 
 def plain(value: object) -> str:
-    """Text that Markdown shows as it is, on one line: names come from simulators and run files."""
+    """Text on one line, escaped for Markdown: names come from simulators and run files."""
     return SPECIAL.sub(r"\\\1", " ".join(str(value).split()))

@@ -30,7 +30,6 @@ TAKE_OVER_SECONDS = 15.0
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 80 * 2**20
 """Near Ray's minimum: nothing is stored, and containers have little shared memory."""
-
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 """For Ray, before it is imported: report nothing home, and print nothing about lost nodes."""
 

@@ -1,4 +1,4 @@
-"""Live views of what takes long: frames, return, updates per second, time left."""
+"""Progress of long work on stderr: a bar on a terminal, elsewhere a line now and then."""
 
 import contextlib
 import sys
@@ -6,17 +6,25 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fastr import envs
 from fastr.core import counted
-from fastr.runs.letters import say
+from fastr.envs import shifts
 from fastr.training.config import TrainConfig
 
 MINUTE = 60.0
-"""Between two lines of a training where there is no terminal, evaluations aside."""
+"""Between two lines of a training without a terminal, apart from evaluations."""
 LINE_SECONDS = 15.0
-"""Between two lines of a stage where there is no terminal."""
+"""Between two lines of a stage without a terminal."""
+
+
+def say(*parts: str) -> None:
+    """One line on stderr; work goes on when its reader has ended (`2>&1 | tee` and Ctrl-C)."""
+    with contextlib.suppress(OSError):
+        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
 
 def bar_of(unit: str, console: Console) -> Progress:
@@ -32,8 +40,42 @@ def bar_of(unit: str, console: Console) -> Progress:
     )
 
 
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, in the unit that reads best."""
+    if seconds < 90:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:,.1f} h"
+
+
+def frame_seconds(task: str, frame_skip: int) -> float | None:
+    """Simulated seconds per frame, measured on one agent step; None where there is no clock.
+
+    A module's own environment is not stepped in this process: it might end it.
+    """
+    if envs.module_of(task):
+        return None
+    with contextlib.closing(envs.load(shifts.split(task)[0], frame_skip)) as environment:
+        robot = environment.robot()
+        if robot is None:
+            return None
+        environment.reset(0)
+        before = robot.data.time
+        environment.step(np.zeros(environment.spec.action_dim, np.float32))
+        return (robot.data.time - before) / frame_skip
+
+
+def in_words(config: TrainConfig) -> str:
+    """Seeds and budget of a training, and what a frame and an agent step are."""
+    seconds, skip = frame_seconds(config.task, config.frame_skip), config.frame_skip
+    step = f"an agent step holds one action for {counted(skip, 'frame')}"
+    frames = f"{counted(len(config.seeds), 'seed')}, {counted(config.frames, 'frame')}"
+    if not seconds:
+        return f"{frames} (simulator steps); {step}"
+    return f"{frames} of {seconds:g} s; {step} ({1 / (skip * seconds):g} actions per second)"
+
+
 class TrainingProgress:
-    """Listens to a run's rows; a bar on a terminal, elsewhere a line per evaluation and minute."""
+    """Shows the rows of a run as they are measured."""
 
     def __init__(self, config: TrainConfig):
         self.config = config
@@ -43,21 +85,24 @@ class TrainingProgress:
         self.evaluated: dict[int, dict[int, float]] = {}
         self.last_step: tuple[float, int] | None = None
         self.rate = 0.0
-        self.said = time.monotonic()
+        self.last_line = time.monotonic()
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Take in one row of the run."""
         if row["kind"] == "evaluation":
             self.evaluated.setdefault(row["frames"], {})[row["seed"]] = row["return"]
             returns = self.evaluated[row["frames"]]
-            if not self.console.is_terminal and len(returns) == len(self.config.seeds):
+            if len(returns) == len(self.config.seeds):
+                # The training has gone on meanwhile: the frame is the evaluation's, not its own.
                 mean = sum(returns.values()) / len(returns)
-                said = f"mean return {mean:.1f} over {counted(len(returns), 'seed')}"
-                self.print_line(row["frames"], row["seconds"], said)
+                seeds = f" over {counted(len(returns), 'seed')}" if len(returns) > 1 else ""
+                message = f"return {mean:.1f}{seeds} at frame {row['frames']:,}"
+                self.print_line(message, row["seconds"])
         else:
             self.measure(row["updates"])
-            if not self.console.is_terminal and time.monotonic() > self.said + MINUTE:
-                self.print_line(row["frames"], row["seconds"], self.left(row["frames"]))
+            if time.monotonic() > self.last_line + MINUTE:
+                place = f"frame {row['frames']:,} of {self.config.frames:,}"
+                self.print_line(place, row["seconds"], self.left(row["frames"]))
         self.bar.update(self.task, completed=self.frames(row), figures=self.figures())
 
     def frames(self, row: dict[str, Any]) -> int:
@@ -82,22 +127,23 @@ class TrainingProgress:
         return f"return {sum(latest) / len(latest):.0f}  {speed}"
 
     def left(self, frames: int) -> str:
-        """How long the rest will take at this pace; nothing before there is one."""
+        """Time for the remaining frames at this rate; empty before the first update."""
         steps = (self.config.frames - frames) / self.config.frame_skip
-        return f"about {steps / self.rate / 3600:,.1f} h left" if self.rate else ""
+        return f"about {duration(steps / self.rate)} left" if self.rate else ""
 
-    def print_line(self, frames: int, seconds: float, said: str) -> None:
-        """How far it is, as a line of text."""
-        self.said = time.monotonic()
-        place = f"{self.config.task}: frame {frames:,} of {self.config.frames:,}"
+    def print_line(self, message: str, seconds: float, left: str = "") -> None:
+        """One line of text, unless a terminal shows the bar."""
+        if self.console.is_terminal:
+            return
+        self.last_line = time.monotonic()
         rate = f"{self.rate:,.{0 if self.rate >= 10 else 1}f} updates/s" if self.rate else ""
-        say(place, said, rate, f"{seconds:,.0f} s")
+        say(f"{self.config.task}: {message}", left, rate, f"{duration(seconds)} so far")
 
     def __enter__(self) -> "TrainingProgress":
+        say(f"{self.config.task}: {in_words(self.config)}")
         self.bar.start()
         if not self.console.is_terminal:
-            seeds = counted(len(self.config.seeds), "seed")
-            say(f"{self.config.task}: {seeds}, starting and compiling")
+            say(f"{self.config.task}: starting and compiling")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,26 +152,26 @@ class TrainingProgress:
 
 @contextlib.contextmanager
 def stage(what: str, total: int, unit: str, first: str = "") -> Iterator[Callable[..., None]]:
-    """A bar for one stage of a command, or a line now and then; yields `advance(count, figures)`.
+    """Progress of one stage of a command; yields `advance(count, figures)`.
 
-    Everything goes to stderr. What comes first is named where it takes long.
+    `first` names what is done before the first unit, where that takes long.
     """
     console = Console(file=sys.stderr)
     bar = bar_of(unit, console)
     task = bar.add_task(what, total=total, figures=first)
     if first and not console.is_terminal:
         say(f"{what}: {first}")
-    begun = said = time.monotonic()
+    start = last_line = time.monotonic()
     done = 0
 
     def advance(count: int, figures: str = "") -> None:
-        nonlocal done, said
+        nonlocal done, last_line
         done += count
         bar.update(task, completed=done, figures=figures)
-        now = time.monotonic()
-        if not console.is_terminal and (now - said > LINE_SECONDS or done >= total > done - count):
-            said = now
-            say(f"{what}: {done:,} of {total:,} {unit}", figures, f"{now - begun:,.0f} s")
+        now, over = time.monotonic(), done >= total > done - count
+        if not console.is_terminal and (now - last_line > LINE_SECONDS or over):
+            last_line = now
+            say(f"{what}: {done:,} of {total:,} {unit}", figures, f"{now - start:,.0f} s")
 
     with bar:
         yield advance

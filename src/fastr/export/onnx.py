@@ -4,6 +4,7 @@ The graph is built node by node rather than traced from JAX: nine operations nee
 the oldest opset that has LayerNormalization runs nearly everywhere.
 """
 
+import json
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fastr
 from fastr.core import EnvSpec
-from fastr.export.facts import text_values
 from fastr.export.program import ACTION, NORMALIZED, OBSERVATION, Program, Step
 from fastr.nn.activations import LAYER_NORM_EPSILON
 
@@ -41,7 +41,9 @@ def onnx_bytes(program: Program, spec: EnvSpec, facts: dict[str, Any]) -> bytes:
         producer_name="fastr",
         producer_version=fastr.__version__,
     )
-    helper.set_model_props(model, text_values(facts))
+    helper.set_model_props(
+        model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
+    )
     onnx.checker.check_model(model, full_check=True)
     return model.SerializeToString()
 

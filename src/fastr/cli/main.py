@@ -1,0 +1,256 @@
+"""The command `fastr`: find the command, read its options, report what is wrong in one sentence."""
+
+import argparse
+import inspect
+import os
+import signal
+import sys
+import traceback
+from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from fastr.cli import runtime
+from fastr.cli.interrupts import stopped_by
+from fastr.cli.show import reserve_stdout
+from fastr.core import Preset, RunError, StoppedError, UserError, nearest
+
+runtime.configure()
+
+Options = TypeVar("Options")
+
+
+class Command(NamedTuple):
+    """Group in the list of commands, FILE:CLASS in fastr.cli, and one line of description."""
+
+    group: str
+    place: str
+    about: str
+
+
+COMMANDS = {
+    "train": Command("Learn", "training:Train", "train one agent per seed on a task"),
+    "resume": Command("Learn", "training:Resume", "continue a stopped run"),
+    "eval": Command("Look", "looking:Eval", "play greedy episodes of a run"),
+    "play": Command("Look", "looking:Play", "film the learned policies, or watch one"),
+    "info": Command("Look", "sizing:Info", "sizes, work and memory of a run before it starts"),
+    "bench": Command("Look", "sizing:Bench", "time the update and the training loop"),
+    "report": Command("Compare", "report:Report", "tables, curves and statistics of runs"),
+    "sweep": Command("Compare", "sweep:Sweep", "run a whole experiment"),
+    "misfit": Command("Study", "data:Misfit", "test whether the factorization fits a dataset"),
+    "transfer": Command("Study", "transfer:Transfer", "adapt a run to other actuators"),
+    "theory": Command("Study", "theory:Theory", "run the paper's claims"),
+    "export": Command("Ship", "export:Export", "write a policy that runs without fastr"),
+    "collect": Command("Ship", "collect:Collect", "write transitions as a dataset"),
+}
+
+ELSEWHERE = {
+    "--gamma": "--discount",
+    "--lr": "--actor-learning-rate, --critic-learning-rate or --representation-learning-rate",
+    "--total-timesteps": "--frames",
+}
+"""Options by their names in other libraries, which are too far off for the parser's suggestions."""
+
+FOOT = """\
+TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:HalfCheetah-v5), or
+your own environment (my_package:MyRobot-v0). Frames are simulator steps; an agent step is
+--frame-skip frames.
+
+  fastr train walker-walk --preset quick     learn to walk in minutes on a CPU
+  fastr COMMAND --help                       all options of a command
+  fastr --import MODULE COMMAND ...          import your module first: it may register methods
+  fastr --version"""
+
+
+def main() -> None:
+    """Run the command line that was typed, and exit with its code."""
+    if "--json" in sys.argv:
+        reserve_stdout()
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("fastr: stopped.", file=sys.stderr)
+        code = stopped_by(signal.SIGINT)
+    except BrokenPipeError:
+        # The reader has seen enough (`fastr info ... | head`); Python would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; its exit code. Bad input gets one sentence, and 2."""
+    try:
+        rest = after_imports(arguments)
+        imports = tuple(arguments[1 : len(arguments) - len(rest) : 2])
+        if not rest or rest[0] in ("-h", "--help", "help"):
+            print(usage())
+            return 0 if rest else 2
+        if rest[0] == "--version":
+            print(f"fastr {version('fastr')}")
+            return 0
+        return command(*rest, imports=imports).run()
+    except (UserError, RunError, StoppedError) as error:
+        print(f"fastr: {printable(str(error))}", file=sys.stderr)
+        return error.code
+    except PermissionError as error:
+        print(f"fastr: {printable(str(error))}.", file=sys.stderr)
+        return UserError.code
+
+
+def usage() -> str:
+    """All commands by group."""
+    lines = ["fastr: factorized spectral representations for reinforcement learning"]
+    for group in dict.fromkeys(entry.group for entry in COMMANDS.values()):
+        of_group = [(name, entry) for name, entry in COMMANDS.items() if entry.group == group]
+        lines += ["", group, *(f"  {name:9} {entry.about}" for name, entry in of_group)]
+    return "\n".join([*lines, "", FOOT])
+
+
+def printable(message: str, longest: int = 4_000) -> str:
+    """The message without control codes, which names in untrusted files may contain."""
+    shown = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in message[:longest])
+    return shown if len(message) <= longest else f"{shown}…"
+
+
+def after_imports(arguments: list[str]) -> list[str]:
+    """Import the module of each leading `--import MODULE`; the arguments after them."""
+    while arguments[:1] == ["--import"]:
+        if len(arguments) == 1:
+            raise UserError("--import needs the name of a Python module, and then a command.")
+        module, arguments = arguments[1], arguments[2:]
+        try:
+            import_module(module)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = "" if "importlib" in place.filename else f", {place.filename}:{place.lineno}"
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"--import {module} failed ({type(error).__name__}: {reason}{where}); MODULE is "
+                "the name of a Python module, installed or in a directory on PYTHONPATH."
+            ) from error
+    return arguments
+
+
+def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
+    """The command of this name with its options."""
+    if name not in COMMANDS:
+        raise UserError(
+            f"{name} is not a command of fastr.{nearest(name, COMMANDS)} `fastr --help` lists the "
+            "commands; options come after the command."
+        )
+    module, _, of_class = COMMANDS[name].place.partition(":")
+    kind = getattr(import_module(f"fastr.cli.{module}"), of_class)
+    if name in ("train", "info", "bench"):
+        return task_command(name, kind, arguments)
+    if name == "misfit":
+        return misfit_command(kind, arguments)
+    if name == "sweep":
+        return replace(sweep_command(kind, arguments), imports=imports)
+    return parsed(name, kind, arguments)
+
+
+def task_command(name: str, kind: type[Any], arguments: tuple[str, ...]) -> Any:
+    """A command on a task: --method and --preset choose the defaults of all other options."""
+    from fastr.training.config import grounded, on_this_device, preset
+
+    asked = chosen(arguments)
+    default = kind(config=on_this_device(preset("", asked.method, asked.preset)))
+    options = parsed(name, kind, arguments, default)
+    if not options.config.task:
+        raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
+    return replace(options, config=grounded(options.config))
+
+
+def misfit_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:
+    """fastr misfit: --preset chooses the defaults of all other options."""
+    import jax
+
+    from fastr.studies.misfit.config import preset
+
+    config = preset(chosen(arguments).preset)
+    if jax.default_backend() != "cpu":
+        config = replace(config, predictor=replace(config.predictor, precision="tf32"))
+    return parsed("misfit", kind, arguments, kind(config=config))
+
+
+def sweep_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:
+    """fastr sweep: the options after -- are for every training."""
+    from fastr.cli.watching import Watching
+    from fastr.studies.experiments import parted
+
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, training = parsed("sweep", kind, arguments[:end]), arguments[end + 1 :]
+    # The sweep tries the others on each method, in processes that load JAX.
+    parsed("train", Watching, tuple(parted(training)[1]))
+    return replace(options, options=training)
+
+
+def chosen(arguments: tuple[str, ...]) -> argparse.Namespace:
+    """The method and the preset, which are read before all other options."""
+    first = argparse.ArgumentParser(prog="fastr", add_help=False, allow_abbrev=False)
+    first.add_argument("--method", default="fastr")
+    first.add_argument("--preset", default="paper")
+    asked, _ = first.parse_known_args(arguments)
+    known = get_args(Preset)
+    if asked.preset not in known:
+        raise UserError(
+            f"The preset {asked.preset} is unknown.{nearest(asked.preset, known)} It is one of "
+            f"{', '.join(known)}."
+        )
+    return asked
+
+
+def parsed(
+    name: str, kind: type[Options], arguments: tuple[str, ...], default: Options | None = None
+) -> Options:
+    """Options from arguments; for wrong ones the parser prints its own message and exits with 2."""
+    import tyro
+
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands, tyro.conf.DisallowNone)
+    try:
+        return tyro.cli(
+            kind,
+            prog=f"fastr {name}",
+            description=inspect.getdoc(kind),
+            args=arguments,
+            default=default,
+            config=markers,
+            registry=joined_help(),
+        )  # pyright: ignore[reportReturnType]
+    except SystemExit as stop:
+        for option in {word.partition("=")[0] for word in arguments if stop.code}:
+            if option in ELSEWHERE:
+                print(f"fastr: {option} is {ELSEWHERE[option]} here.", file=sys.stderr)
+        raise
+
+
+def joined_help() -> Any:
+    """The parser's own rules, except that it breaks help texts where the terminal does.
+
+    Without this it would also break them at the end of each line of source.
+    """
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec
+
+    registry, asking = ConstructorRegistry(), []
+
+    @registry.struct_rule
+    def _(info: Any) -> StructConstructorSpec | None:
+        # The other rules are asked through the same registry, which asks this one again.
+        if asking:
+            return None
+        asking.append(info)
+        spec = registry.get_struct_spec(info)
+        asking.clear()
+        if not isinstance(spec, StructConstructorSpec):
+            return None
+        texts = [f.helptext() if callable(f.helptext) else f.helptext for f in spec.fields]
+        fields = [
+            replace(field, helptext=" ".join((text or "").split()))
+            for field, text in zip(spec.fields, texts, strict=True)
+        ]
+        return replace(spec, fields=tuple(fields))
+
+    return registry
