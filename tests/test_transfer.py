@@ -108,7 +108,7 @@ def test_a_shift_that_is_none_changes_nothing(source, tmp_path):
         ({"seeds": (3, 8)}, "has no seed 8"),
         ({"source": "nowhere"}, "nowhere is not a run directory"),
         ({"frame_skip": 1}, "was trained with --frame-skip 2, this run has 1: what is kept"),
-        ({"task": "gym:InvertedPendulum-v5"}, "another body: .* has 4 and 1"),
+        ({"task": "gym:InvertedPendulum-v5"}, "has 4 and 1"),
     ],
 )
 def test_a_wrong_source_is_refused_before_anything_is_written(source, changes, said, tmp_path):

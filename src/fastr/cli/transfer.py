@@ -179,6 +179,7 @@ def result_of(
     source = RunDirectory.open(condition.source)
     reference, _ = returns_of(source.rows(), from_json(source.config["train"]).seeds)
     mean, std = returns_of(rows, config.seeds)
+    share = mean / reference if reference and mean is not None and reference > 0 else None
     return {
         "condition": condition.label,
         "trainable_parameters": sum(networks.values()) - frozen,
@@ -188,7 +189,7 @@ def result_of(
         "unadapted_return": unadapted,
         "return_mean": mean,
         "return_std": std,
-        "share_of_source": mean / reference if mean and reference and reference > 0 else None,
+        "share_of_source": share,
     }
 
 

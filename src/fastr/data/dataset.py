@@ -266,7 +266,10 @@ def checked(source: Source, *, within_bounds: bool) -> Iterator[Chunk]:
         wrong = (chunk.action < low - slack) | (chunk.action > high + slack)
         if within_bounds and wrong.any():
             i = np.argwhere(wrong)[0, 1]
-            rule = f"must lie in [{low[i]:g}, {high[i]:g}]: or use --action-scale observed"
+            rule = (
+                f"must lie in [{low[i]:g}, {high[i]:g}]: correct action_low and action_high (-1 "
+                "and 1 if the file has none), or use --action-scale observed"
+            )
             refuse_marked(source, chunk, "action", wrong, rule)
         yield chunk
 

@@ -171,12 +171,12 @@ def still_falling(fitted: Fitted, chance: float, epochs: int) -> tuple[str, ...]
         rows = [r for r in fitted.curves if r["predictor"] == kind and r["epoch"] == epoch]
         return float(np.mean([row["validation_nce"] for row in rows]))
 
-    falls = {kind: (loss(kind, before), loss(kind, epochs)) for kind in KINDS}
-    return tuple(
-        NAMES[kind]
-        for kind, (old, new) in falls.items()
-        if old - new > 0.02 * max(chance - new, 1e-3)
-    )
+    found = []
+    for kind in KINDS:
+        old, new = loss(kind, before), loss(kind, epochs)
+        if old - new > 0.02 * max(chance - new, 1e-3):
+            found.append(NAMES[kind])
+    return tuple(found)
 
 
 def write_curves(path: Path, prepared: Sequence[Prepared], fitted: Sequence[Fitted]) -> None:
