@@ -7,7 +7,7 @@ from harness import UserError, atheris, edited, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
     from fastr.runs import RunDirectory
-    from fastr.runs.index import content_checksum
+    from fastr.runs.checkpoints import content_checksum
     from fastr.training.config import preset
     from fastr.training.state import check_host
 from transitions import walk, write_run

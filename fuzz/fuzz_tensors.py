@@ -6,10 +6,10 @@ from dataclasses import replace
 from harness import UserError, atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.data.replay import RunReplay
+    from fastr.data.formats import RunReplay
     from fastr.runs import STATE, RunDirectory
+    from fastr.runs.checkpoints import index_bytes, read_index
     from fastr.runs.files import file_record
-    from fastr.runs.index import index_bytes, read_index
     from fastr.training.state import saved_spec
 from transitions import walk, write_run
 

@@ -5,14 +5,15 @@ import math
 import resource
 import shutil
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fastr.runs import Checkpoint, RunWriter, Snapshot
+from fastr.runs.checkpoints import content_checksum, read_index
 from fastr.runs.files import file_record
-from fastr.runs.index import content_checksum, read_index
 
 CONFIG = {"train": {"task": "walk", "agent": {"rate": 0.1, "sizes": (4, 4)}}, "provenance": {}}
 CAPACITY = 6
@@ -120,7 +121,7 @@ def restamp(run: Path, frames: int, name: str) -> None:
     """Record a file's present size and checksum in an index, as an attacker would."""
     checkpoint = read_index(run, frames)
     files = checkpoint.files | {name: file_record(checkpoint.location(name))}
-    entries = {key: {"bytes": file.size, "sha256": file.sha256} for key, file in files.items()}
+    entries = {key: asdict(file) for key, file in files.items()}
     rewrite_index(run, frames, files=entries)
 
 

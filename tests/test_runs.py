@@ -35,32 +35,16 @@ def test_create_again_is_allowed_until_something_is_recorded(tmp_path):
         writer.append({"frames": 1})
     assert RunDirectory.open(tmp_path).config["provenance"] == {"commit": "new"}
     assert writer.rows() == [{"frames": 1}]
-    with pytest.raises(UserError, match="has rows but no checkpoint: delete it"):
+    with pytest.raises(UserError, match="exists: use `fastr resume"):
         RunWriter.create(tmp_path, CONFIG)
-
-
-@pytest.mark.parametrize("inner", ["new", "checkpoints/new", "link/new"])
-def test_a_run_inside_a_run_is_refused(run, tmp_path, inner):
-    (tmp_path / "link").symlink_to(run)
-    path = tmp_path / inner if inner.startswith("link") else run / inner
-    with pytest.raises(UserError, match=f"{run} is a run directory, and nothing else is kept in"):
-        RunWriter.create(path, CONFIG)
-    assert not path.exists()
-
-
-def test_a_config_of_another_program_above_is_no_run(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    RunWriter.create(tmp_path / "runs" / "one", CONFIG).close()
 
 
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
-        ({"rate": 0.2, "sizes": [4, 4]}, "agent.rate is 0.1 there and 0.2 here"),
         ({"rate": 0.1, "sizes": [4, 5]}, r"agent.sizes is \[4, 4\] there and \[4, 5\] here"),
         ({"rate": 0.1}, "agent.sizes is only there"),
         ({"rate": 0.1, "sizes": [4, 4], "new": None}, "agent.new is only here"),
-        (None, "agent is .* there and null here"),
     ],
 )
 def test_create_with_another_config_names_the_field_and_overwrites_nothing(
@@ -115,10 +99,6 @@ def test_open_says_which_run_may_have_been_meant(tmp_path):
     RunWriter.create(tmp_path / "reach", CONFIG).close()
     with pytest.raises(UserError, match=r"Did you mean .*reach"):
         RunDirectory.open(tmp_path / "raech")
-    with pytest.raises(UserError, match="Runs below it: reach"):
-        RunDirectory.open(tmp_path)
-    with pytest.raises(UserError, match=r"is a file, not a run directory. Did you mean .*reach\?"):
-        RunDirectory.open(tmp_path / "reach" / "rows.jsonl")
 
 
 # Rows
@@ -168,7 +148,7 @@ def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_an_error(tmp_path):
         assert len(RunDirectory.open(tmp_path).rows()) == whole[:length].count(b"\n")
     for bad in (b'{"frames"\n', b"[1]\n", b"\xff\n", b"[" * 100_000 + b"\n"):
         rows.write_bytes(whole + bad + whole)
-        with pytest.raises(UserError, match="line 3 is not"):
+        with pytest.raises(UserError, match="line 3 is not a JSON object"):
             RunDirectory.open(tmp_path).rows()
 
 

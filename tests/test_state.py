@@ -111,7 +111,7 @@ def test_arrays_of_another_run_are_refused(engine, saved, monkeypatch, name, cha
 @pytest.mark.parametrize("shape", [(1, SPEC.row_dim), (SEEDS, SPEC.row_dim + 1)])
 def test_transitions_of_another_run_are_refused(engine, saved, shape):
     with pytest.raises(UserError, match="replay does not fit this run"):
-        RunState.start(CONFIG, engine).restore(replace(saved[1], row_shape=shape))
+        RunState.start(CONFIG, engine).restore(replace(saved[1], seeds=shape[0], row_dim=shape[1]))
 
 
 def test_more_transitions_than_a_run_keeps_are_refused(engine, saved):

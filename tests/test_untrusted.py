@@ -27,7 +27,7 @@ from fastr.core import UserError
 from fastr.data import open_source
 from fastr.envs import anatomy, shifts
 from fastr.runs import RunDirectory, RunWriter
-from fastr.runs.index import read_index
+from fastr.runs.checkpoints import read_index
 from fastr.runs.summary import summary
 from fastr.runs.untrusted import bounded_bytes, limited_memory
 from fastr.studies.experiments import Grid, misfits
@@ -47,7 +47,7 @@ FORBIDDEN_MODULES = {
 }
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "np.load"}
 FORBIDDEN_CALLS |= {"np.lib.format", "ast.literal_eval", "pd.read_pickle", "pickle.loads"}
-IMPORTERS = {"__init__.py", "cli/main.py", "runs/track.py"}
+IMPORTERS = {"__init__.py", "cli/main.py", "runs/summary.py"}
 """These call import_module: with the user's own word, or with names written in them."""
 
 

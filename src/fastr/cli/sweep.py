@@ -13,7 +13,7 @@ import tyro
 from fastr.cli.interrupts import stop_requests, stopped_by
 from fastr.cli.show import Flag, Maybe, Several, print_json, print_table
 from fastr.core import Method, Preset, UserError, counted, require, write_errors
-from fastr.runs import locked, refuse_within_run
+from fastr.runs import locked
 from fastr.studies.experiments import EXPERIMENTS, FRAMES, SEEDS, Grid, Name, Unit, parted
 from fastr.sweep import cluster, state
 from fastr.sweep.process import PROGRAM
@@ -75,7 +75,6 @@ class Sweep:
         """Run all units, or print them."""
         require(self, "retries", low=0)
         grid = self.grid()
-        refuse_within_run(grid.out)
         units = EXPERIMENTS[self.name].units(grid)
         if self.dry_run:
             return self.plan(grid.out, units)

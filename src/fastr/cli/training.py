@@ -151,7 +151,7 @@ def train_and_draw(
 
     The number of the first signal that asked to stop, even one too late for this run; else 0.
     """
-    from fastr.runs.track import trackers
+    from fastr.runs.summary import trackers
     from fastr.training.loop import train
     from fastr.training.progress import TrainingProgress
 

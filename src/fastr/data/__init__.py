@@ -1,6 +1,6 @@
 """Transitions from files: Minari, Parquet, NPZ and the replay of a run.
 
-`open_source(name)` chooses the reader (formats.py, minari.py, replay.py) and checks the headers;
+`open_source(name)` chooses the reader (formats.py, minari.py) and checks the headers;
 `spool` checks every number and gives a `Dataset`, mapped from disk (dataset.py). collect.py writes
 datasets in Minari's format for `fastr collect`; it alone loads JAX.
 """

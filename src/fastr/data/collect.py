@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import jax
@@ -10,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastr.core import UserError, counted
-from fastr.data.dataset import starts
+from fastr.data.dataset import spool
+from fastr.data.formats import RunReplay
 from fastr.data.minari import PROVENANCE, Episode, MinariWriter
-from fastr.data.replay import RunReplay
 from fastr.envs import episode_seed, require_imported
 from fastr.envs.processes import EnvPool
 from fastr.runs import RunDirectory
@@ -28,42 +29,21 @@ Act = Callable[[np.ndarray, int], np.ndarray]
 
 
 def from_replay(run: Path, out: Path) -> dict[str, Any]:
-    """Write all transitions in a run's replay, seed by seed."""
+    """Write a run's replay, seed by seed; a seed's first and last episodes may be incomplete."""
     source = RunReplay(run)
     about = described(source.about.provenance | {"policy": "replay", "seeds": source.seeds})
     with (
         MinariWriter(out, source.about.spec, about) as writer,
+        TemporaryDirectory(prefix=".rows-", dir=out) as folder,
         stage(f"copying {run.name}", source.about.rows, "transitions") as advance,
     ):
-        for episode in replay_episodes(source):
-            writer.add(episode)
-            advance(len(episode.actions))
+        data = spool(source, Path(folder) / "rows", observed_bounds=False, advance=advance)
+        ends = [*data.episode_starts[1:], len(data.rows)]
+        for part in map(slice, data.episode_starts, ends):
+            observations = np.concatenate([data.state[part], data.next_state[part][-1:]])
+            reward, over = (np.asarray(column)[part] for column in (data.reward, data.terminated))
+            writer.add(Episode(observations, data.action[part], reward, bool(over[-1]), None))
     return summary(writer)
-
-
-def replay_episodes(source: RunReplay) -> Iterator[Episode]:
-    """The episodes of a replay; the first and the last of a seed may be incomplete."""
-    parts: list[tuple[Any, ...]] = []
-    for chunk in source.chunks():
-        columns = (
-            *(chunk.episode, chunk.state, chunk.action, chunk.next_state),
-            *(chunk.reward, chunk.terminated),
-        )
-        begins = starts(chunk.episode)[1:]
-        for part in zip(*(np.split(np.asarray(c), begins) for c in columns), strict=True):
-            if parts and part[0][0] != parts[0][0][0]:
-                yield replay_episode(parts)
-                parts = []
-            parts.append(part)
-    yield replay_episode(parts)
-
-
-def replay_episode(parts: Sequence[tuple[Any, ...]]) -> Episode:
-    """One episode from its consecutive parts."""
-    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    _, state, action, next_state, reward, terminated = columns
-    observations = np.concatenate([state, next_state[-1:]])
-    return Episode(observations, action, reward, bool(terminated[-1]), None)
 
 
 def from_task(

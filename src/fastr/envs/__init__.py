@@ -1,13 +1,13 @@
 """Tasks by name: DM Control Suite and Gymnasium environments behind one interface.
 
 `load` gives an `Environment` (base.py); names.py says what a task is called, suite.py and gym.py
-are the two libraries on what they share (simulator.py), shifts.py changes the actuators behind a
+are the two libraries, shifts.py changes the actuators behind a
 task's @, anatomy.py finds the limbs of a robot, and processes.py runs one simulator per process
 (`EnvPool`). Importing this room loads neither JAX nor a simulator.
 """
 
 import contextlib
-from typing import Literal
+from typing import Any, Literal
 
 from fastr.core import EnvSpec, UserError
 from fastr.envs import shifts
@@ -56,10 +56,8 @@ def load(
     name = parse(task)
     if frame_skip < 1:
         raise UserError(f"A frame skip of {frame_skip} is not possible: it must be 1 or more.")
-    if isinstance(name, SuiteTask):
-        environment = Suite(name, frame_skip, render_mode)
-    else:
-        environment = Gym(name, frame_skip, render_mode)
+    kind: Any = Suite if isinstance(name, SuiteTask) else Gym
+    environment = kind(name, frame_skip, render_mode)
     _, shifted = shifts.split(task)
     return environment if shifted is None else shifts.Shifted(environment, shifted)
 

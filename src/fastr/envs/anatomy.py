@@ -61,11 +61,6 @@ class Anatomy(NamedTuple):
 
 def parse(text: str, state_dim: int, action_dim: int) -> Partition:
     """The partition that is written by number."""
-    if text == KINEMATIC:
-        raise UserError(
-            "--groups kinematic stands for the task's own limbs, which are not known here: "
-            f"give them by number, as in {_EXAMPLE}."
-        )
     sides = text.split("|")
     if len(sides) != 2:
         raise UserError(

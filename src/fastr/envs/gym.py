@@ -1,25 +1,24 @@
 """Gymnasium's environments; gymnasium is imported when one of them is loaded."""
 
 import math
+import os
 import traceback
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
 from fastr.core import EnvSpec, UserError, nearest
-from fastr.envs.base import Part, Robot, SimulatorError
+from fastr.envs.base import Affine, Part, Robot, Simulator, SimulatorError, one_line, renderer
 from fastr.envs.names import GymTask
-from fastr.envs.simulator import Affine, Frame, Simulator, one_line, renderer
 
 _RESET = (
-    "reset() must be declared as `def reset(self, *, seed=None, options=None)` and return an "
-    "observation and a dictionary of information"
+    "reset(self, *, seed=None, options=None) must return an observation and a dictionary of "
+    "information"
 )
 _STEP = (
-    "step() must return five values: observation, reward, terminated, truncated and a dictionary "
-    "of information; the old Gym had one value, done, for the two in the middle"
+    "step() must return observation, reward, terminated, truncated and a dictionary of "
+    "information; the old Gym had one value, done, for the two in the middle"
 )
 
 
@@ -52,9 +51,8 @@ class Gym(Simulator):
         """The model of a MuJoCo environment whose observation can be computed at any time."""
         # Attributes of Gymnasium's own MuJoCo environments; wrappers may change the observation.
         inner = self._env.unwrapped
-        if not all(hasattr(inner, name) for name in ("model", "data", "_get_obs")):
-            return None
-        if np.size(inner._get_obs()) != self.spec.state_dim:
+        known = all(hasattr(inner, name) for name in ("model", "data", "_get_obs"))
+        if not known or np.size(inner._get_obs()) != self.spec.state_dim:
             return None
         return Robot(inner.model, inner.data, lambda: self._flat(inner._get_obs()))
 
@@ -62,7 +60,7 @@ class Gym(Simulator):
         """Close Gymnasium's environment."""
         self._env.close()
 
-    def _advance(self, control: np.ndarray) -> Frame:
+    def _advance(self, control: np.ndarray) -> tuple[float, bool, bool]:
         action = control.astype(self._actions.dtype)
         try:
             self._last, reward, terminated, truncated, _ = self._env.step(action)
@@ -70,7 +68,7 @@ class Gym(Simulator):
             _refuse_form(error, _STEP)
             raise
         try:
-            return Frame(float(reward), bool(terminated), bool(truncated))
+            return float(reward), bool(terminated), bool(truncated)
         except (TypeError, ValueError):
             raise SimulatorError(f"the reward is {reward!r:.200}; it must be one number") from None
 
@@ -89,9 +87,8 @@ def _refuse_form(error: Exception, must: str) -> None:
     """Raise SimulatorError if a wrapper or this file met this error, not the environment."""
     import gymnasium
 
-    place = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-    library = Path(gymnasium.__file__).parent
-    if place in (Path(__file__), library / "core.py") or place.parent == library / "wrappers":
+    place = traceback.extract_tb(error.__traceback__)[-1].filename
+    if place == __file__ or place.startswith(os.path.dirname(gymnasium.__file__)):
         raise SimulatorError(f"{must} ({error})") from None
 
 
@@ -118,7 +115,7 @@ def _refusal(name: GymTask, error: Exception) -> str:
     if isinstance(cause, ModuleNotFoundError) and cause.name in (module, module.split(".")[0]):
         return (
             f"There is no Python module {cause.name} to make {name.name} with: install it, or put "
-            "its directory on PYTHONPATH (`PYTHONPATH=. fastr ...` for this one)."
+            "its directory on PYTHONPATH."
         )
     if isinstance(error, TypeError) and "render_mode" in str(error):
         return f"{name.name} takes no render_mode, so it cannot be drawn (docs/own-robot.md)."
@@ -127,13 +124,10 @@ def _refusal(name: GymTask, error: Exception) -> str:
         type(error) is gymnasium.error.Error and str(error).startswith("No registered env")
     ):
         return f"Gymnasium cannot make {name.name}: {one_line(error)}"
+    after = f" after importing {module}" if module else ""
+    own = "" if module else f" If your own my_module registers it, write my_module:{identifier}."
     hint = nearest(identifier, gymnasium.registry)
-    if module:
-        return f"Gymnasium knows no environment {identifier} after importing {module}.{hint}"
-    return (
-        f"Gymnasium knows no environment {identifier}.{hint} If your own module my_module "
-        f"registers it, write my_module:{identifier}."
-    )
+    return f"Gymnasium knows no environment {identifier}{after}.{hint}{own}"
 
 
 def _bounded(name: GymTask, space: Any) -> Any:

@@ -32,6 +32,10 @@ _SUITE = {
     "swimmer": "swimmer6 swimmer15",
     "walker": "stand walk run",
 }
+_GYM_HINT = (
+    " Gymnasium environments are written gym:HalfCheetah-v5, or my_module:MyRobot-v0 if your "
+    "own my_module registers them (docs/own-robot.md)."
+)
 _GYM_NAME = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*:)?([\w-]+/)?[\w.-]+")
 
 
@@ -67,21 +71,12 @@ def parse(task: str) -> SuiteTask | GymTask:
     if ":" in task:
         name = task.removeprefix("gym:")
         if not _GYM_NAME.fullmatch(name):
-            raise UserError(
-                f"{task!r} is not a task: Gymnasium environments are written gym:HalfCheetah-v5, "
-                "or my_module:MyRobot-v0 if my_module registers them."
-            )
+            raise UserError(f"{task!r} is not a task.{_GYM_HINT}")
         return GymTask(name)
-    if (known := _KNOWN.get(_spelling(task))) is not None:
+    if known := _KNOWN.get(_spelling(task)):
         return known
-    if re.search(r"-v\d+$|/", task) and _GYM_NAME.fullmatch(task):
-        hint = (
-            f" Gymnasium environments are written gym:{task}; one that your own module my_module "
-            f"registers is written my_module:{task} (docs/own-robot.md)."
-        )
-    else:
-        own = " An environment of your own is written my_module:MyRobot-v0 (docs/own-robot.md)."
-        hint = own if task.endswith(".py") else nearest(task, tasks()) or own
+    gym = task.endswith(".py") or re.search(r"-v\d+$|/", task)
+    hint = _GYM_HINT if gym else nearest(task, tasks()) or _GYM_HINT
     raise UserError(f"{task!r} is not a DM Control Suite task.{hint}")
 
 
@@ -123,7 +118,8 @@ def _spelling(name: str) -> str:
     return name.replace("_", "-")
 
 
-_SUITE_TASKS = [
-    SuiteTask(domain, task) for domain, words in _SUITE.items() for task in words.split()
-]
-_KNOWN = {_spelling(str(task)): task for task in _SUITE_TASKS}
+_KNOWN = {
+    _spelling(f"{domain}-{task}"): SuiteTask(domain, task)
+    for domain, words in _SUITE.items()
+    for task in words.split()
+}

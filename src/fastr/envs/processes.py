@@ -276,13 +276,8 @@ class EnvPool:
         self._in_flight = False
         self._collect()
         # Copies, because the next step overwrites the buffer and jax may still be reading.
-        return Steps(
-            reward=self._replies["reward"].copy(),
-            next_state=self._replies["next_state"].copy(),
-            continues=self._replies["continues"].copy(),
-            over=self._replies["over"].astype(bool),
-            state=self._replies["state"].copy(),
-        )
+        copies = {name: self._replies[name].copy() for name in Steps._fields}
+        return Steps(**(copies | {"over": copies["over"].astype(bool)}))
 
     def close(self) -> None:
         """End the workers, those that are still busy by force."""

@@ -1,24 +1,20 @@
 """The DM Control Suite's tasks; dm_control is imported when one of them is loaded."""
 
 import math
+import os
+import sys
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
 from fastr.core import EnvSpec, UserError
-from fastr.envs.base import Part, Robot
+from fastr.envs.base import Affine, Part, Robot, Simulator, renderer
 from fastr.envs.names import SuiteTask
-from fastr.envs.simulator import (
-    RENDERING_OFF,
-    TALLEST,
-    WIDEST,
-    Affine,
-    Frame,
-    Simulator,
-    renderer,
-)
 
+_TALLEST, _WIDEST = 1_080, 1_920
+_RENDERING_OFF = ("disable", "disabled", "off", "false", "0")
+"""Values of MUJOCO_GL that switch rendering off."""
 _FRAMES_WITHOUT_LIMIT = 1_000
 # MuJoCo's mjMAXVAL, which dm_control reports as the bound of an actuator that has none.
 _UNLIMITED = 1e10
@@ -68,13 +64,12 @@ class Suite(Simulator):
         """Close the suite's environment."""
         self._env.close()
 
-    def _advance(self, control: np.ndarray) -> Frame:
+    def _advance(self, control: np.ndarray) -> tuple[float, bool, bool]:
         timestep = self._env.step(control)
         self._frames += 1
         over = timestep.last() or self._frames >= self._last_frame
         terminated = timestep.last() and timestep.discount == 0.0
-        reward = float(timestep.reward)
-        return Frame(reward, terminated, over and not terminated)
+        return float(timestep.reward), terminated, over and not terminated
 
     def _observation(self) -> Any:
         return self._observe(self._env.physics)
@@ -85,6 +80,13 @@ class Suite(Simulator):
 
 def _suite_env(name: SuiteTask, render_mode: str | None) -> Any:
     """Load the suite's own environment, without its warnings and, if nothing is drawn, headless."""
+    imported = sys.modules.get("dm_control._render")
+    backend = imported.BACKEND if imported else os.environ.get("MUJOCO_GL")
+    if render_mode is not None and backend in _RENDERING_OFF:
+        raise UserError(
+            f"{name} cannot be drawn in a process that has loaded dm_control with rendering "
+            "disabled: draw it in a new process with MUJOCO_GL=egl."
+        )
     with renderer(name, render_mode):
         try:
             from absl import logging
@@ -105,8 +107,8 @@ def _suite_env(name: SuiteTask, render_mode: str | None) -> Any:
         logging.set_verbosity(verbosity)
     if render_mode is not None:
         screen = env.physics.model.vis.global_
-        screen.offheight, screen.offwidth = TALLEST, WIDEST
-    elif _render.BACKEND in RENDERING_OFF:
+        screen.offheight, screen.offwidth = _TALLEST, _WIDEST
+    elif _render.BACKEND in _RENDERING_OFF:
         # quadruped-escape asks for its rendering contexts at every reset, and asking creates one:
         # without a renderer, answer that there is none.
         headless = type("Headless", (type(env.physics),), {"contexts": None})

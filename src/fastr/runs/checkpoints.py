@@ -1,14 +1,20 @@
-"""Checkpoints of a run: save one, find the newest sound one, delete the old ones.
+"""Checkpoints of a run: their files verified and read; save one, find the newest sound one.
 
-A checkpoint directory appears whole, by the rename of a finished temporary one: a kill at any
-moment leaves a sound run.
+checkpoints/FRAMES/ has state.safetensors, all arrays but the replay, and index.json, which records
+the size and SHA-256 of every file. The replay's rows lie in replay/START-END.safetensors: segments
+that are written once and shared by the checkpoints that need them. A checkpoint directory appears
+whole, by the rename of a finished temporary one: a kill at any moment leaves a sound run.
 """
 
 import contextlib
+import hashlib
+import itertools
+import json
+import math
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -28,21 +34,243 @@ from fastr.runs.files import (
     temporary,
     write_bytes,
 )
-from fastr.runs.index import (
-    CONFIG,
-    INDEX,
-    ROWS,
-    STATE,
-    Checkpoint,
-    DamageError,
-    Segment,
-    checkpoint_name,
-    covers,
-    index_bytes,
-    read_index,
-)
+from fastr.runs.untrusted import bounded_bytes, reading, tensors, whole_numbers
 
+ROWS = "rows.jsonl"
+CONFIG = "config.json"
+STATE = "state.safetensors"
+INDEX = "index.json"
+FORMAT = 3
 CHECKPOINT_NAME = re.compile(r"[0-9]{9,18}")
+SEGMENT_NAME = re.compile(r"([0-9]{9,18})-([0-9]{9,18})\.safetensors")
+
+
+class DamageError(Exception):
+    """Why a checkpoint cannot be used; an older one may still be."""
+
+
+@dataclass(frozen=True, order=True)
+class Segment:
+    """Replay rows [start, end), numbered by agent step since the run began."""
+
+    start: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """File name of the segment."""
+        return f"{self.start:09d}-{self.end:09d}.safetensors"
+
+    @classmethod
+    def parse(cls, name: str) -> "Segment | None":
+        """Segment of this file name, or None if it is no segment's name."""
+        if not (match := SEGMENT_NAME.fullmatch(name)):
+            return None
+        segment = cls(int(match[1]), int(match[2]))
+        return segment if segment.name == name and segment.start < segment.end else None
+
+
+def covers(segments: list[Segment], wanted: Segment) -> bool:
+    """Whether sorted segments join without gap or overlap and hold the wanted rows to the end."""
+    if wanted.start == wanted.end or not segments:
+        return wanted.start == wanted.end and not segments
+    joined = all(left.end == right.start for left, right in itertools.pairwise(segments))
+    return joined and segments[0].start <= wanted.start and segments[-1].end == wanted.end
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as its index describes it; arrays and replay are read on demand."""
+
+    run: Path
+    frames: int
+    rows_bytes: int
+    """Size of rows.jsonl at this checkpoint."""
+    rows_sha256: str
+    """Checksum of rows.jsonl up to that size."""
+    config_sha256: str
+    replay: Segment
+    """Rows that the ring buffer held."""
+    seeds: int
+    row_dim: int
+    """Numbers in one replay row of one seed."""
+    files: dict[str, FileRecord]
+    host: dict[str, Any]
+    skipped: tuple[str, ...] = ()
+    """One message for each newer checkpoint that is damaged."""
+    verified: bool = False
+    """Whether all files have been verified, the replay included."""
+
+    @property
+    def name(self) -> str:
+        """Name of the checkpoint's directory."""
+        return checkpoint_name(self.frames)
+
+    @property
+    def row_shape(self) -> tuple[int, int]:
+        """Shape of one replay row."""
+        return self.seeds, self.row_dim
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Replay segments of this checkpoint, oldest first."""
+        return sorted(segment for name in self.files if (segment := Segment.parse(name)))
+
+    def location(self, name: str) -> Path:
+        """Path of a file of this checkpoint."""
+        if name == STATE:
+            return self.run / "checkpoints" / self.name / STATE
+        return self.run / "replay" / name
+
+    def verify(self) -> None:
+        """Raise DamageError unless all files and the rows are as recorded."""
+        with _damage_if_missing(self.run / ROWS) as path:
+            if sha256(path, self.rows_bytes) != self.rows_sha256:
+                raise DamageError(f"{ROWS}: checksum")
+        for name in self.files:
+            self.verify_file(name)
+
+    def verify_file(self, name: str) -> None:
+        """Raise DamageError unless a file has its recorded size and checksum."""
+        with _damage_if_missing(self.location(name)) as path:
+            # The size first: an altered file may be too large to be hashed in reasonable time.
+            if path.stat().st_size != self.files[name].bytes:
+                raise DamageError(f"{name}: size")
+            if file_record(path) != self.files[name]:
+                raise DamageError(f"{name}: checksum")
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays but the replay, by name."""
+        with reading(self.location(STATE)), tensors(self.location(STATE)) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+    def replay_slices(self, most: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Replay rows, oldest first, at most `most` at a time, each with its first agent step."""
+        numbers = math.prod(self.row_shape)
+        for segment in self.segments:
+            path, first = self.location(segment.name), max(segment.start, self.replay.start)
+            with reading(path):
+                if not self.verified:
+                    self.verify_file(segment.name)
+                # Rows are counted by the index, which must first agree with the file.
+                self.check_segment(segment)
+                # By hand: safetensors reads a whole segment for each slice of it.
+                with path.open("rb") as file:
+                    file.seek(4 * numbers * (first - segment.end), os.SEEK_END)
+                    for low in range(first, segment.end, most):
+                        count = min(most, segment.end - low)
+                        rows = np.fromfile(file, "<f4", count * numbers)
+                        yield low, rows.reshape(count, *self.row_shape)
+
+    def check_segment(self, segment: Segment) -> None:
+        """Raise UserError unless a segment's file holds exactly the rows of its name."""
+        path = self.location(segment.name)
+        with reading(path), tensors(path) as file:
+            header = file.get_slice("rows")
+            found = header.get_dtype(), tuple(header.get_shape()), len(file.keys())
+        if found != ("F32", (segment.end - segment.start, *self.row_shape), 1):
+            raise UserError(f"{path} is not a replay segment of this run: it holds {found[:2]}.")
+
+
+def checkpoint_name(frames: int) -> str:
+    """Directory name of the checkpoint at this many frames."""
+    return f"{frames:09d}"
+
+
+@contextlib.contextmanager
+def _damage_if_missing(path: Path) -> Iterator[Path]:
+    """Turn a missing file into a DamageError, and name the file in any other system error."""
+    try:
+        yield path
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DamageError(f"{path.name}: missing") from error
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+# The index
+
+COUNT, SHA256 = "count", re.compile(r"[0-9a-f]{64}")
+FILE_FORM = {"bytes": COUNT, "sha256": SHA256}
+INDEX_FORM = {
+    "frames": COUNT,
+    "rows_bytes": COUNT,
+    "rows_sha256": SHA256,
+    "config_sha256": SHA256,
+    "replay": {"start": COUNT, "end": COUNT},
+    "seeds": COUNT,
+    "row_dim": COUNT,
+    "files": {},
+    "host": {},
+}
+"""Bounds on the values of index.json: it may come from elsewhere, with a checksum that is right."""
+
+
+def fits(value: Any, form: Any) -> bool:
+    """Whether a JSON value has this form."""
+    if form is COUNT:
+        return whole_numbers([value], 1)
+    if form is SHA256:
+        return isinstance(value, str) and SHA256.fullmatch(value) is not None
+    return isinstance(value, dict) and all(fits(value.get(key), form[key]) for key in form)
+
+
+def index_bytes(checkpoint: Checkpoint) -> bytes:
+    """Content of index.json, with a checksum over itself."""
+    content = {"format": FORMAT} | asdict(checkpoint)
+    for name in ("run", "skipped", "verified"):
+        del content[name]
+    # Keys that are not strings change when read back, and with them the checksum.
+    content = json.loads(json.dumps(content))
+    return json.dumps(content | {"sha256": content_checksum(content)}, indent=1).encode()
+
+
+def content_checksum(content: dict[str, Any]) -> str:
+    """Checksum of a JSON object, independent of its layout."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def read_index(run: Path, frames: int) -> Checkpoint:
+    """Checkpoint as index.json describes it, or DamageError; its files are not verified."""
+    content = _checked_content(run / "checkpoints" / checkpoint_name(frames) / INDEX)
+    if not fits(content, INDEX_FORM) or not all(
+        (name == STATE or Segment.parse(name)) and fits(record, FILE_FORM)
+        for name, record in content["files"].items()
+    ):
+        raise DamageError(f"{INDEX}: content")
+    found: dict[str, Any] = {name: content[name] for name in INDEX_FORM}
+    found["files"] = {
+        name: FileRecord(record["bytes"], record["sha256"])
+        for name, record in content["files"].items()
+    }
+    found["replay"] = Segment(content["replay"]["start"], content["replay"]["end"])
+    checkpoint = Checkpoint(run, **found)
+    sound = checkpoint.frames == frames and STATE in checkpoint.files
+    if not sound or not covers(checkpoint.segments, checkpoint.replay):
+        raise DamageError(f"{INDEX}: content")
+    return checkpoint
+
+
+def _checked_content(path: Path) -> dict[str, Any]:
+    """JSON object in an index of this format whose checksum is right."""
+    try:
+        with _damage_if_missing(path):
+            content = json.loads(bounded_bytes(path))
+    except (UserError, ValueError, RecursionError) as error:
+        raise DamageError(f"{INDEX}: not JSON") from error
+    claimed = content.pop("sha256", None) if isinstance(content, dict) else None
+    # Before the format is believed: a number with a flipped bit is damage, not another version.
+    if claimed is None or claimed != content_checksum(content):
+        raise DamageError(f"{INDEX}: checksum")
+    if content.get("format") != FORMAT:
+        raise UserError(
+            f"{path} has checkpoint format {content.get('format')!r:.20}; "
+            f"this version of fastr reads format {FORMAT}."
+        )
+    return content
+
+
+# Saving
 
 
 @dataclass(frozen=True)
@@ -73,7 +301,6 @@ class Snapshot:
 
 def save(run: Path, snapshot: Snapshot, *, rows_bytes: int, last: Checkpoint | None) -> Checkpoint:
     """Write one checkpoint; after a write error nothing of it stays and older ones are intact."""
-    check_snapshot(snapshot, last)
     try:
         return write_checkpoint(run, snapshot, rows_bytes, last)
     except (OSError, SafetensorError) as error:
@@ -81,28 +308,10 @@ def save(run: Path, snapshot: Snapshot, *, rows_bytes: int, last: Checkpoint | N
             discard(run / "checkpoints" / checkpoint_name(snapshot.frames))
             discard(run / "replay" / snapshot.added.name)
             discard_leftovers(run)
-        good = "there is no earlier one"
-        if last:
-            again = f"`fastr resume {quote(str(run))}`"
-            good = f"the last good one is {last.name}, to continue with {again}"
+        again = f", to continue with `fastr resume {quote(str(run))}`"
+        good = f"the last good one is {last.name}{again}" if last else "there is no earlier one"
         name = checkpoint_name(snapshot.frames)
         raise UserError(f"Checkpoint {name} could not be written ({error}); {good}.") from error
-
-
-def check_snapshot(snapshot: Snapshot, last: Checkpoint | None) -> None:
-    """Raise ValueError unless the snapshot follows the last checkpoint without gap or overlap."""
-    if snapshot.replay_rows.dtype != np.float32:
-        raise ValueError(f"replay rows are {snapshot.replay_rows.dtype}")
-    if last and snapshot.frames <= last.frames:
-        raise ValueError(f"checkpoint at {snapshot.frames} frames after one at {last.frames}")
-    if not covers(needed_segments(snapshot, last), snapshot.replay):
-        raise ValueError(f"replay rows {snapshot.added} do not continue the last checkpoint's")
-
-
-def needed_segments(snapshot: Snapshot, last: Checkpoint | None) -> list[Segment]:
-    """Segments that hold the ring buffer's rows, the new one included."""
-    known = [*(last.segments if last else []), snapshot.added]
-    return [part for part in known if part.start < part.end and part.end > snapshot.replay.start]
 
 
 def write_checkpoint(
@@ -110,9 +319,8 @@ def write_checkpoint(
 ) -> Checkpoint:
     """Write all files of a checkpoint to the disk, then rename its directory."""
     sync(run / ROWS)
-    shared = last.files if last else {}
-    names = [segment.name for segment in needed_segments(snapshot, last)]
-    files = {name: shared[name] for name in names if name in shared}
+    needed = [part for part in last.segments if part.end > snapshot.replay.start] if last else []
+    files = {part.name: last.files[part.name] for part in needed} if last else {}
     if len(snapshot.replay_rows):
         files[snapshot.added.name] = write_segment(run, snapshot)
     final = run / "checkpoints" / checkpoint_name(snapshot.frames)
@@ -124,13 +332,14 @@ def write_checkpoint(
     checkpoint = Checkpoint(
         run=run,
         frames=snapshot.frames,
-        host=snapshot.host,
         rows_bytes=rows_bytes,
         rows_sha256=sha256(run / ROWS, rows_bytes),
         config_sha256=file_record(run / CONFIG).sha256,
         replay=snapshot.replay,
-        row_shape=(seeds, row_dim),
+        seeds=seeds,
+        row_dim=row_dim,
         files=files,
+        host=snapshot.host,
     )
     write_bytes(unfinished / INDEX, index_bytes(checkpoint))
     os.rename(unfinished, final)

@@ -7,12 +7,12 @@ replay/        transitions, shared by the checkpoints
 lock           held by the writer
 """
 
+import contextlib
 import json
 import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -23,9 +23,8 @@ import numpy as np
 
 from fastr.core import UserError, nearest, write_errors
 from fastr.runs import checkpoints
-from fastr.runs.checkpoints import Snapshot
+from fastr.runs.checkpoints import CONFIG, ROWS, STATE, Checkpoint, Snapshot
 from fastr.runs.files import LOCK, TEMPORARY, file_record, locked, write_bytes
-from fastr.runs.index import CONFIG, ROWS, STATE, Checkpoint
 from fastr.runs.untrusted import bounded_bytes, require_own
 
 
@@ -79,7 +78,6 @@ class RunWriter(RunDirectory):
         """Start a run from {"train": ..., "provenance": ...}; UserError if one is there already."""
         path = Path(path)
         config = json.loads(json.dumps(config))
-        _check_config(config, path)
         refuse_taken(path)
         with write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -104,7 +102,11 @@ class RunWriter(RunDirectory):
             checkpoint = RunDirectory(path, config).latest_complete() if saved else None
             # In this order a kill in between leaves spare rows, which the next resume cuts.
             if checkpoint:
-                _refuse_changed(checkpoint)
+                if checkpoint.config_sha256 != file_record(path / CONFIG).sha256:
+                    raise UserError(
+                        f"{path / CONFIG} is not what it was at checkpoint {checkpoint.name}: "
+                        "restore it, or start another run."
+                    )
                 kept = [frames for frames in saved if frames <= checkpoint.frames]
                 checkpoints.keep_only(path, kept)
             writer = cls(path, config, lock)
@@ -165,7 +167,7 @@ class RunWriter(RunDirectory):
         self.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _lock_and_clean(path: Path) -> Iterator[FileIO]:
     """Lock a run and delete leftovers; unlock it again only if the block fails."""
     lock = locked(path)
@@ -188,12 +190,17 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(bounded_bytes(file))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(_no_run(path)) from error
+        runs = [str(file.parent) for file in path.parent.glob(f"*/{CONFIG}")]
+        why = f"it has no {CONFIG}." if path.exists() else "it does not exist."
+        hint = nearest(str(path), (one for one in runs if one != str(path)))
+        raise UserError(f"{path} is not a run directory: {why}{hint}") from error
     except OSError as error:
         raise UserError(f"{file} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON, so {path} is not a run directory.") from error
-    _check_config(config, path)
+    parts = config if isinstance(config, dict) else {}
+    if not all(isinstance(parts.get(part), dict) for part in ("train", "provenance")):
+        raise UserError(f'{file} is not a run\'s: it needs "train" and "provenance".')
     return config
 
 
@@ -207,28 +214,8 @@ def _own_paths(run: Path) -> Iterator[Path]:
     yield from (run / "checkpoints").glob("*/*")
 
 
-def _check_config(config: object, path: Path) -> None:
-    parts = config if isinstance(config, dict) else {}
-    if not all(isinstance(parts.get(part), dict) for part in ("train", "provenance")):
-        raise UserError(f'{path / CONFIG} is not a run\'s: it needs "train" and "provenance".')
-
-
-def _no_run(path: Path) -> str:
-    """Message that this is no run directory, and what may have been meant."""
-    if not path.exists():
-        runs = [str(file.parent) for file in path.parent.glob(f"*/{CONFIG}")]
-        return f"{path} is not a run directory: it does not exist.{nearest(str(path), runs)}"
-    if path.is_file():
-        meant = f" Did you mean {path.parent}?" if (path.parent / CONFIG).is_file() else ""
-        return f"{path} is a file, not a run directory.{meant}"
-    below = sorted(file.parent.name for file in path.glob(f"*/{CONFIG}"))[:3]
-    hint = f" Runs below it: {', '.join(below)}." if below else ""
-    return f"{path} is not a run directory: it has no {CONFIG}.{hint}"
-
-
 def refuse_taken(path: Path) -> None:
     """Raise UserError if no run can be started or continued here; nothing is created."""
-    refuse_within_run(path.parent)
     with write_errors(path):
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; choose another --out.")
@@ -239,38 +226,14 @@ def refuse_taken(path: Path) -> None:
         raise UserError(f"{path} is neither empty nor a run directory; choose another --out.")
 
 
-def refuse_within_run(folder: Path) -> None:
-    """Raise UserError if this directory, which may not exist yet, is a run or lies inside one."""
-    real = Path(os.path.realpath(folder))
-    for place in (real, *real.parents):
-        # Both: other programs have a config.json, too.
-        if (place / CONFIG).is_file() and (place / ROWS).is_file():
-            raise UserError(
-                f"{place} is a run directory, and nothing else is kept in one; choose another "
-                "--out."
-            )
-
-
 def _refuse_recorded(path: Path, config: dict[str, Any]) -> None:
     """Raise UserError if the run at this path is another one, or has recorded something."""
     different = first_difference(read_config(path)["train"], config["train"])
     if different:
         raise UserError(f"{path} holds another run: {different}; choose another --out.")
-    if checkpoints.saved_frames(path):
+    if checkpoints.saved_frames(path) or b"\n" in _rows_content(path):
         raise UserError(
             f"{path} exists: use `fastr resume {quote(str(path))}` or choose another --out."
-        )
-    if b"\n" in _rows_content(path):
-        raise UserError(f"{path} has rows but no checkpoint: delete it or choose another --out.")
-
-
-def _refuse_changed(checkpoint: Checkpoint) -> None:
-    """Raise UserError if config.json has changed since the checkpoint."""
-    file = checkpoint.run / CONFIG
-    if checkpoint.config_sha256 != file_record(file).sha256:
-        raise UserError(
-            f"{file} is not what it was at checkpoint {checkpoint.name}: restore it, or start "
-            "another run."
         )
 
 
@@ -294,22 +257,17 @@ def first_difference(recorded: Any, wanted: Any, field: str = "") -> str | None:
 def _rows_content(path: Path) -> bytes:
     """Content of rows.jsonl; empty if it does not exist yet."""
     try:
-        return (path / ROWS).read_bytes()
-    except FileNotFoundError:
-        return b""
+        return (path / ROWS).read_bytes() if (path / ROWS).exists() else b""
     except OSError as error:
         raise UserError(f"{path / ROWS} cannot be read ({error.strerror}).") from error
 
 
 def parsed_row(line: bytes, place: str) -> dict[str, Any]:
     """JSON object of one line; UserError that names its place if there is none."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place} is not JSON; the file is damaged.") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{place} is not a JSON object; the file is damaged.")
-    return row
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(row := json.loads(line), dict):
+            return row
+    raise UserError(f"{place} is not a JSON object; the file is damaged.")
 
 
 def json_value(value: Any) -> Any:

@@ -21,7 +21,7 @@ LOCK = "lock"
 class FileRecord:
     """Size in bytes and SHA-256 of one file."""
 
-    size: int
+    bytes: int
     sha256: str
 
 
