@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastr import envs
 from fastr.core import UserError
-from fastr.envs.shifts import KINDS, check, draw
+from fastr.envs.shifts import KINDS, draw
 
 SIZES = st.integers(2, 40)
 SEEDS = st.integers(0, 999)
@@ -92,19 +92,11 @@ def test_names_and_seeds_decide():
     assert arrived("degradation:2+dead=2:5") == arrived("dead=2:5")
 
 
-@given(st.text("abdegilmnoprtuy-=+:0123456789. ", max_size=20))
-def test_any_text_is_a_shift_or_one_sentence(text):
-    with contextlib.suppress(UserError):
-        check(text)
-        assert len(draw(text, 6)) == text.count("+") + 1
-
-
 @pytest.mark.parametrize(
     ("task", "says"),
     [
         ("walker-walk@permutaton", "Did you mean permutation"),
         ("walker-walk@permutation=3", "a seed is written @permutation:3"),
-        ("walker-walk@reverse=3", "the actuator is written @reverse:3"),
         ("walker-walk@reverse:6", "this robot has 6 actuators, numbered from 0"),
         ("walker-walk@latency=1.5", "whole number"),
         ("walker-walk@quantization=1", "at least 2"),
@@ -145,7 +137,7 @@ def test_the_physics_sees_the_shifted_torque(kind):
 
 
 @pytest.mark.parametrize("task", ["walker-walk", "gym:HalfCheetah-v5"])
-@pytest.mark.parametrize("identity", ["latency=0", "dead=0", "dead-band=0"])
+@pytest.mark.parametrize("identity", ["latency=0+dead=0+dead-band=0"])
 def test_no_shift_leaves_everything_as_it_was(task, identity):
     for plain, same in zip(after(task), after(f"{task}@{identity}"), strict=True):
         np.testing.assert_array_equal(same, plain)

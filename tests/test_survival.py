@@ -11,9 +11,9 @@ from fastr.cli import run
 HARNESS = Path(__file__).parent / "harness"
 
 
-def injected(tmp_path, count: int, *kinds: str, lanes: int) -> str:
+def injected(tmp_path, count: int, *kinds: str) -> str:
     """The harness's table, if nothing was lost, doubled or changed."""
-    command = [sys.executable, HARNESS / "faults.py", "--faults", count, "--lanes", lanes]
+    command = [sys.executable, HARNESS / "faults.py", "--faults", count]
     command += ["--keep", tmp_path / "work", *(["--only", *kinds] if kinds else [])]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -22,20 +22,20 @@ def injected(tmp_path, count: int, *kinds: str, lanes: int) -> str:
 
 def test_a_run_survives_a_few_faults(tmp_path):
     kinds = ("SIGKILL during a checkpoint", "worker killed")
-    table = injected(tmp_path, 2, *kinds, lanes=1)
+    table = injected(tmp_path, 2, *kinds)
     for kind in kinds:
         assert f"| {kind} | 1 | 1 | 0 | 0 | 1 | 1 |" in table
 
 
 @pytest.mark.slow
 def test_runs_survive_two_hundred_faults(tmp_path):
-    assert "| all | 200 | 200 | 0 | 0 | 200 | 200 |" in injected(tmp_path, 200, lanes=2)
+    assert "| all | 200 | 200 | 0 | 0 | 200 | 200 |" in injected(tmp_path, 200)
 
 
 @pytest.mark.slow
 def test_a_soak_ends(tmp_path):
     command = [sys.executable, HARNESS / "soak.py", "--agent-steps", "20000", "--every", "2000"]
-    subprocess.run([*command, "--out", tmp_path / "soak"], check=True)
+    subprocess.run([*command, "--out", tmp_path / "soak.csv"], check=True)
     lines = (tmp_path / "soak.csv").read_text().splitlines()
     head, *samples = [line.split(",") for line in lines]
     for name in ("rss_mib", "handles"):

@@ -56,14 +56,10 @@ def broken(kind, observation, reward):
         raise ValueError("the wheel came off")
     if kind == "hang":
         time.sleep(3_600)
-    if kind == "reward":
-        reward = np.nan
     if kind == "large reward":
         reward = 1e300
     if kind == "state":
         observation[1] = np.nan
-    if kind == "infinite state":
-        observation[0] = -np.inf
     return observation, reward
 
 

@@ -7,17 +7,14 @@ compared with that of an undisturbed run: rows but for their seconds, every arra
 """
 
 import argparse
-import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,94 +24,52 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *sys.path[1:]])
 
-from kinds import FAULTS, QUICK, SHARES, Missed, Try, expect  # noqa: E402
+from kinds import FAULTS, SHARES, Missed, Try, expect  # noqa: E402
 from victims import Result, Victim, rising_seconds  # noqa: E402
 
 PER_RUN = 10
 """Faults in the life of one run."""
 
 
-@dataclass
-class Lane:
-    """A process that breaks runs one after the other."""
-
-    number: int
-    work: Path
-    reference: Result
-    rng: random.Random
-    tries: list[Try] = field(default_factory=list)
-
-    def work_off(self, names: list[str]) -> None:
-        names = list(names)
-        while names:
-            names = self.one_life(names)
-
-    def one_life(self, names: list[str]) -> list[str]:
-        """Begin a run, break it a few times, end it, judge it; the faults that are left to do."""
-        folder = Path(tempfile.mkdtemp(prefix=f"lane{self.number}-", dir=self.work))
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64m", "fastr-faults", str(folder)],
-            capture_output=True,
-            check=False,
-        )
-        victim, life = Victim(folder / "run", self.work / "logs"), []
-        victim.logs = self.work / "logs" / folder.name
-        victim.logs.mkdir(parents=True)
-        try:
-            while names and len(life) < PER_RUN and not victim.ended():
-                self.strike(victim, names, life)
-            self.judge(victim, life)
-        finally:
-            if mounted.returncode == 0:
-                subprocess.run(["umount", "-l", str(folder)], check=True)
-            shutil.rmtree(folder, ignore_errors=True)
-        return names
-
-    def strike(self, victim: Victim, names: list[str], life: list[Try]) -> None:
-        """Inject the next fault."""
+def one_life(work: Path, names: list[str], reference: Result, rng: random.Random) -> list[Try]:
+    """Start a run, inject the first faults of the list, train it to its end, compare."""
+    folder = Path(tempfile.mkdtemp(prefix="life-", dir=work))
+    victim, life = Victim(folder / "run", work / "logs" / folder.name), []
+    victim.logs.mkdir(parents=True)
+    while names and len(life) < PER_RUN and not victim.ended():
         entry = Try(names[0])
         try:
-            FAULTS[names[0]](victim, self.rng, entry)
+            FAULTS[names[0]](victim, rng, entry)
         except Missed:
-            return
+            continue
         except Exception as error:
             entry.problem = str(error) or traceback.format_exc()
         names.pop(0)
         life.append(entry)
-        self.record(entry)
-
-    def judge(self, victim: Victim, life: list[Try]) -> None:
-        """Train to the end without a fault, and compare."""
-        problem = ""
-        try:
-            if victim.running or not victim.ended():
-                child = victim.launch()
-                expect(child.wait(600) == 0, f"not resumed: {child.said()}")
-            expect(rising_seconds(victim.path), "seconds went backwards")
-            found = Result.of(victim.path)
-        except Exception as error:
-            found, problem = Result(Counter(), ""), str(error)
-        for entry in life:
-            entry.resumed = bool(found.weights)
-            entry.equal = found.weights == self.reference.weights
-            entry.lost = (self.reference.rows - found.rows).total()
-            entry.doubled = (found.rows - self.reference.rows).total()
-            entry.problem = entry.problem or problem
-        self.tries += life
-
-    def record(self, entry: Try) -> None:
         line = f"{entry.fault} ({entry.detail}): {entry.problem or 'as promised'}"
-        with (self.work / "log").open("a") as log:
-            log.write(line + "\n")
         print(line[:400], file=sys.stderr, flush=True)
+    judge(victim, life, reference)
+    shutil.rmtree(folder)
+    return life
 
 
-def run_lane(number, work, reference, names, seed, answer):
-    lane = Lane(number, work, reference, random.Random(f"{seed} {number}"))
+def judge(victim: Victim, life: list[Try], reference: Result) -> None:
+    """Train to the end without a fault, and compare."""
+    problem = ""
     try:
-        lane.work_off(names)
-    finally:
-        answer.put([asdict(entry) for entry in lane.tries])
+        if not victim.ended():
+            child = victim.launch()
+            expect(child.wait(600) == 0, f"not resumed: {child.said()}")
+        expect(rising_seconds(victim.path), "seconds went backwards")
+        found = Result.of(victim.path)
+    except Exception as error:
+        found, problem = Result(Counter(), ""), str(error)
+    for entry in life:
+        entry.resumed = bool(found.weights)
+        entry.equal = found.weights == reference.weights
+        entry.lost = (reference.rows - found.rows).total()
+        entry.doubled = (found.rows - reference.rows).total()
+        entry.problem = entry.problem or problem
 
 
 def undisturbed(work: Path) -> Result:
@@ -149,19 +104,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--faults", type=int, default=200, help="how many faults to inject")
     parser.add_argument("--only", nargs="+", choices=list(FAULTS), help="these kinds alone")
-    parser.add_argument("--lanes", type=int, default=2, help="runs at the same time")
     parser.add_argument("--seed", type=int, default=0, help="of the faults' order and moments")
     parser.add_argument("--out", type=Path, help="where the table goes")
     parser.add_argument("--keep", type=Path, help="directory for logs (default: a temporary one)")
     options = parser.parse_args()
-    names = arranged(options.only or list(FAULTS), options.faults, random.Random(options.seed))
+    rng = random.Random(options.seed)
+    names = arranged(options.only or list(FAULTS), options.faults, rng)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fastr-faults-") as temporary:
         work = options.keep or Path(temporary)
         work.mkdir(exist_ok=True, parents=True)
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(work / "compiled"))
         reference = undisturbed(work)
-        tries = side_by_side(work, reference, names, options)
+        tries: list[Try] = []
+        while names:
+            tries += one_life(work, names, reference, rng)
     text = table(tries)
     print(text)
     print(f"{len(tries)} faults in {time.monotonic() - begun:,.0f} s")
@@ -173,49 +130,14 @@ def main() -> int:
     return 1 if bad or len(tries) < options.faults else 0
 
 
-def share(names: list[str], i: int, lanes: int) -> list[str]:
-    """One lane's part, in order."""
-    return names[i * len(names) // lanes : (i + 1) * len(names) // lanes]
-
-
 def arranged(kinds: list[str], count: int, rng: random.Random) -> list[str]:
-    """So many faults of these kinds in their shares, the quick ones between the others."""
+    """So many faults of these kinds, in their shares."""
     total = sum(SHARES[kind] for kind in kinds)
     names = [kind for kind in kinds for _ in range(-(-SHARES[kind] * count // total))]
     while len(names) > count:
         names.remove(max(names, key=names.count))
     rng.shuffle(names)
-    slow, quick = ([n for n in names if (n in QUICK) == wanted] for wanted in (False, True))
-    mixed = []
-    for i, name in enumerate(slow or [""]):
-        here = quick[i :: len(slow) or 1]
-        mixed += [*filter(None, [name]), *here]
-    return mixed
-
-
-def side_by_side(work, reference, names, options) -> list[Try]:
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    lanes = [
-        context.Process(
-            target=run_lane,
-            args=(
-                i,
-                work,
-                reference,
-                share(names, i, options.lanes),
-                f"{options.seed} {i}",
-                answers,
-            ),
-        )
-        for i in range(options.lanes)
-    ]
-    for lane in lanes:
-        lane.start()
-    tries = [Try(**entry) for _ in lanes for entry in answers.get()]
-    for lane in lanes:
-        lane.join()
-    return tries
+    return names
 
 
 if __name__ == "__main__":

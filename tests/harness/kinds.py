@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +16,9 @@ from victims import (
     PATIENCE_SECONDS,
     SEEDS,
     STOPPED,
-    TRAIN,
-    WELL,
     Child,
     Setting,
     Victim,
-    rising_seconds,
     wait_for,
 )
 
@@ -51,14 +47,11 @@ Fault = Callable[[Victim, random.Random, Try], None]
 FAULTS: dict[str, Fault] = {}
 SHARES: dict[str, int] = {}
 """How often each is injected, out of 200; those that cost no start of a process, more often."""
-QUICK: set[str] = set()
-"""Faults of a run at rest, or beside another one: they need no start of their own."""
 
 
-def fault(name: str, share: int, *, quick: bool = False) -> Callable[[Fault], Fault]:
+def fault(name: str, share: int) -> Callable[[Fault], Fault]:
     def enter(function: Fault) -> Fault:
         FAULTS[name], SHARES[name] = function, share
-        QUICK.update([name] if quick else [])
         return function
 
     return enter
@@ -152,46 +145,18 @@ def sigterm(victim, rng, entry):
 
 @fault("full disk", 10)
 def full_disk(victim, rng, entry):
-    if victim.path.parent.is_mount():
-        child = victim.launch()
-        under_way(victim, child, rng)
-        # It is refused where the run has written more than that in the meantime.
-        wait_for(lambda: shrunk(victim.path.parent, 4096 * rng.randint(0, 12)))
-        entry.detail = "a small file system"
-    else:
-        size = (victim.path / "rows.jsonl").stat().st_size if victim.checkpoints() else 0
-        child = victim.launch(Setting(file_bytes=size + rng.randint(200, 4_000)))
-        entry.detail = "a limit on the size of files"
-    try:
-        ended_first(victim, child)
-        check_ended(child, 2, "cannot be written|could not be written")
-    finally:
-        if victim.path.parent.is_mount():
-            remount(victim.path.parent, "size=64m")
+    size = (victim.path / "rows.jsonl").stat().st_size if victim.checkpoints() else 0
+    child = victim.launch(Setting(file_bytes=size + rng.randint(200, 4_000)))
+    entry.detail = "a limit on the size of files"
+    ended_first(victim, child)
+    check_ended(child, 2, "cannot be written|could not be written")
 
 
-@fault("read-only directory", 6)
-def read_only(victim, rng, entry):
-    name = rng.choice(["checkpoints", "replay"])
-    child = victim.launch(Setting(powerless=os.getuid() == 0))
-    under_way(victim, child, rng)
-    entry.detail = name
-    (victim.path / name).chmod(0o555)
-    try:
-        ended_first(victim, child)
-        check_ended(child, 2, "Permission denied")
-    finally:
-        (victim.path / name).chmod(0o755)
-
-
-@fault("truncated checkpoint file", 22, quick=True)
-def truncated(victim, rng, entry):
-    damaged(victim, rng, entry, lambda content, at: content[:at])
-
-
-@fault("bit-flipped checkpoint file", 22, quick=True)
-def flipped(victim, rng, entry):
-    damaged(victim, rng, entry, lambda content, at: with_flip(content, at, rng))
+@fault("damaged checkpoint file", 44)
+def damaged_file(victim, rng, entry):
+    flips = rng.random() < 0.5
+    change = lambda content, at: with_flip(content, at, rng) if flips else content[:at]  # noqa: E731
+    damaged(victim, rng, entry, change)
 
 
 def with_flip(content: bytes, at: int, rng: random.Random) -> bytes:
@@ -219,7 +184,6 @@ def damaged(victim, rng, entry, change) -> None:
 
 def at_rest(victim: Victim) -> list[Path]:
     """The newest two checkpoints of a run that nobody writes to."""
-    victim.rest()
     if len(victim.checkpoints()) < 2 or victim.damage:
         child = victim.launch()
         wait_for(lambda: len(victim.checkpoints()) >= 2 or not child.running())
@@ -228,45 +192,6 @@ def at_rest(victim: Victim) -> list[Path]:
     if victim.ended():
         raise Missed
     return victim.checkpoints()[-2:]
-
-
-@fault("damage beyond both checkpoints", 20, quick=True)
-def beyond_repair(victim, rng, entry):
-    """What both checkpoints need is damaged: the run is refused, and goes on once it is mended."""
-    older, _ = at_rest(victim)
-    index = json.loads((older / "index.json").read_bytes())
-    segments = [victim.path / "replay" / name for name in index["files"] if name[0] == "0"]
-    choices = {"config.json": victim.path / "config.json", "replay segment": rng.choice(segments)}
-    if index["rows_bytes"]:
-        choices["rows.jsonl"] = victim.path / "rows.jsonl"
-    entry.detail, path = rng.choice(list(choices.items()))
-    content = path.read_bytes()
-    at = rng.randrange(min(len(content), index["rows_bytes"] or len(content)))
-    path.write_bytes(
-        content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
-    )
-    says = "no usable checkpoint.*checksum"
-    if path.name == "config.json":
-        says = "config.json is not"
-    check_ended(victim.launch(), 2, says)
-    path.write_bytes(content)
-
-
-@fault("second process on the run", 22, quick=True)
-def second_process(victim, rng, entry):
-    child = victim.launch()
-    under_way(victim, child, rng)
-    entry.detail = rng.choice(["resume", "train"])
-    resume = ["--import", "fault_envs", "resume", str(victim.path)]
-    command = resume if entry.detail == "resume" else [*TRAIN, "--out", str(victim.path)]
-    second = Child(command, victim.logs / "second.log", WELL)
-    code, said = second.wait(), second.said()
-    if "in use by process" not in said and not child.running():
-        raise Missed
-    victim.running = child
-    expect(code == 2, f"the second one ended with {code}: {said}")
-    expect(f"is in use by process {child.process.pid}" in said, said)
-    expect(child.running() or victim.ended(), f"the first one suffered: {child.said()}")
 
 
 @fault("worker killed", 8)
@@ -282,39 +207,25 @@ def worker_killed(victim, rng, entry):
     reported_in_time(victim, child, entry, "died.*killed by SIGKILL")
 
 
-@fault("worker crashes or raises", 8)
-def worker_crash(victim, rng, entry):
-    kind = rng.choice(["exit", "raise"])
-    says = {"exit": "died.*exit code 7", "raise": "failed at agent step .*wheel came off"}[kind]
-    misbehaving(victim, rng, entry, kind, says)
+MISBEHAVIOURS = {
+    "exit": "died.*exit code 7",
+    "raise": "failed at agent step .*wheel came off",
+    "hang": r"silent for \d+\.\d seconds.* taken to be stuck",
+    "large reward": r"failed at agent step \d+ of episode \d+: .*the reward is 1e[+]300",
+    "state": r"failed at agent step \d+ of episode \d+: .*number 1 is nan",
+}
 
 
-@fault("worker hangs", 6)
-def worker_hang(victim, rng, entry):
-    misbehaving(victim, rng, entry, "hang", r"silent for \d+\.\d seconds.* taken to be stuck")
-
-
-@fault("reward or state not finite", 12)
-def not_finite(victim, rng, entry):
-    kind = rng.choice(["reward", "large reward", "state", "infinite state"])
-    what = {
-        "reward": "the reward is nan",
-        "large reward": "the reward is 1e[+]300",
-        "state": "number 1 is nan",
-        "infinite state": "number 0 is -inf",
-    }[kind]
-    where = r"of seed 3 failed at agent step \d+ of episode \d+: .*"
-    misbehaving(victim, rng, entry, kind, where + what)
-
-
-def misbehaving(victim, rng, entry, kind, says) -> None:
+@fault("simulator crashes, raises, hangs, or is not finite", 26)
+def misbehaving(victim, rng, entry):
+    kind = rng.choice(list(MISBEHAVIOURS))
     stream = rng.choice(["train", "evaluate"])
     left = FRAMES - victim.frames()
     # An evaluation is an episode of 40 steps of each seed, at least two of them in a run's rest.
     step = rng.randint(1, max(1, left - EVERY) if stream == "train" else 60)
     entry.detail = f"{kind}, {stream}"
     child = victim.launch(Setting(fault={"kind": kind, "stream": stream, "step": step}))
-    reported_in_time(victim, child, entry, says)
+    reported_in_time(victim, child, entry, MISBEHAVIOURS[kind])
 
 
 def reported_in_time(victim, child, entry, says) -> None:
@@ -332,28 +243,3 @@ def reported_in_time(victim, child, entry, says) -> None:
     ended_first(victim, child)
     check_ended(child, 1, says)
     expect("checkpoint" in child.said(), f"nothing on where to go on: {child.said()}")
-
-
-@fault("clock jumps", 6)
-def clock(victim, rng, entry):
-    seconds = rng.choice([3_600.0, 86_400.0, 1e9])
-    entry.detail = f"by {seconds:,.0f} s"
-    child = victim.launch(Setting(clock=seconds))
-    under_way(victim, child, rng)
-    child.ask_to_stop(group=False)
-    expect(child.wait() in STOPPED, child.said())
-    expect(rising_seconds(victim.path), "seconds went backwards")
-
-
-def shrunk(path: Path, spare: int) -> bool:
-    """Whether a file system could be shrunk to what it holds and so many bytes more."""
-    usage = os.statvfs(path)
-    used = (usage.f_blocks - usage.f_bavail) * usage.f_frsize
-    with contextlib.suppress(subprocess.CalledProcessError):
-        remount(path, f"size={used + spare}")
-        return True
-    return False
-
-
-def remount(path: Path, options: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{options}", str(path)], check=True)

@@ -5,7 +5,6 @@ start then costs what starts JAX and the workers, which are spawned as always.
 """
 
 import contextlib
-import ctypes
 import hashlib
 import json
 import multiprocessing
@@ -60,10 +59,6 @@ class Setting:
     """For the environment: see fault_envs."""
     file_bytes: int | None = None
     """No file can grow beyond this."""
-    powerless: bool = False
-    """Root obeys the permissions of directories."""
-    clock: float | None = None
-    """time.time jumps by this many seconds, back and forth."""
 
 
 WELL = Setting()
@@ -125,35 +120,7 @@ def _main(arguments: list[str], log: Path, setting: Setting) -> None:
         os.environ["FASTR_FAULT"] = json.dumps(setting.fault)
     if setting.file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (setting.file_bytes, setting.file_bytes))
-    if setting.powerless:
-        obey_permissions()
-    if setting.clock is not None:
-        jump_about(setting.clock)
     sys.exit(cli.run(arguments))
-
-
-def obey_permissions() -> None:
-    """Give up root's power to write where permissions forbid it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    sets = (ctypes.c_uint32 * 6)()
-    libc.capget(header, sets)
-    # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, out of the effective and the permitted set.
-    for i in (0, 1):
-        sets[i] &= ~0b110
-    if libc.capset(header, sets):
-        raise OSError(ctypes.get_errno(), "capset")
-
-
-def jump_about(seconds: float) -> None:
-    """A wall clock that somebody sets back and forth all the time."""
-    real, calls = time.time, Counter()
-
-    def jumping() -> float:
-        calls["time"] += 1
-        return real() + seconds * (1 if calls["time"] % 2 else -1)
-
-    time.time = jumping
 
 
 def group_members(leader: int) -> list[int]:
@@ -183,15 +150,9 @@ class Victim:
         self.launches = 0
         self.damage: str | None = None
         """What the next launch must say about a damaged checkpoint."""
-        self.running: Child | None = None
-        """A process that a fault has left at work, for the next one."""
 
     def launch(self, setting: Setting = WELL) -> Child:
-        """Begin it or go on with it, or take over the process that is at work on it."""
-        if setting is WELL and self.running and self.running.running():
-            child, self.running = self.running, None
-            return child
-        self.rest()
+        """Begin the run, or resume it."""
         self.launches += 1
         patience = ["--patience", str(PATIENCE_SECONDS)] if setting.fault else []
         log = self.logs / f"{self.path.name}-{self.launches:02d}.log"
@@ -203,13 +164,6 @@ class Victim:
                 raise AssertionError(f"{log}: nothing about {self.damage!r}: {child.said()}")
             self.damage = None
         return child
-
-    def rest(self) -> None:
-        """Nobody is at work on it any more."""
-        if self.running:
-            self.running.ask_to_stop(group=False)
-            code, said, self.running = self.running.wait(), self.running.said(), None
-            assert code in STOPPED, f"exit code {code}: {said}"
 
     def command(self) -> list[str]:
         if (self.path / "config.json").exists():

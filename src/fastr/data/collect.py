@@ -1,6 +1,5 @@
 """Datasets of transitions from a task or a run, in Minari's format: what `fastr collect` writes."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -129,12 +128,6 @@ def write(
     """Play with the seeds named in the facts, and write each episode as it ends."""
     seeds = facts["seeds"]
     steps = -(-transitions // len(seeds))
-    if steps * len(seeds) > transitions:
-        print(
-            f"fastr: {len(seeds)} seeds play {counted(steps, 'transition')} each, "
-            f"{steps * len(seeds):,} instead of {transitions:,}.",
-            file=sys.stderr,
-        )
     with (
         MinariWriter(out, pool.spec, described(facts)) as writer,
         stage(f"playing {facts['task']}", steps * len(seeds), "transitions") as advance,

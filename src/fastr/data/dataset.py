@@ -7,7 +7,7 @@ file that is mapped into memory, so that a dataset may be larger than memory.
 
 import abc
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,8 +64,8 @@ class About:
     """For titles and reports."""
     spec: EnvSpec
     rows: int
-    bounds: tuple[Sequence[float], Sequence[float]] | None = None
-    """Smallest and largest value of each action coordinate, if the source gives them."""
+    bounds: tuple[np.ndarray, np.ndarray]
+    """Smallest and largest value of each action coordinate: -1 and 1 if the source gives none."""
     task: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
@@ -159,7 +159,11 @@ def describe(
         raise UserError(f"{path}: a transition of {spec.row_dim:,} numbers is too wide.")
     # Real numbers hardly compress; without a bound one megabyte could fill memory and disk.
     refuse_bomb(path, 4 * rows * spec.row_dim, size)
-    ends = None if bounds is None else action_range(path, bounds, spec.action_dim)
+    low, high = bounds or ([-1.0] * spec.action_dim, [1.0] * spec.action_dim)
+    ends = np.asarray(low, np.float64).ravel(), np.asarray(high, np.float64).ravel()
+    if not len(ends[0]) == len(ends[1]) == spec.action_dim:
+        each = counted(spec.action_dim, "number")
+        raise UserError(f"{path}: the lower and the upper action bounds must be {each} each.")
     names = {role: column.name for role, column in columns.items()}
     return About(name, spec, rows, ends, columns=names, **facts)
 
@@ -191,27 +195,9 @@ def refuse_bomb(path: Path, declared_bytes: int, stored_bytes: int) -> None:
         )
 
 
-def action_range(
-    path: Path, bounds: tuple[Any, Any], action_dim: int
-) -> tuple[list[float], list[float]]:
-    """The declared action bounds; UserError unless they have one number per coordinate."""
-    low, high = (np.asarray(end, np.float64).ravel().tolist() for end in bounds)
-    if len(low) != action_dim or len(high) != action_dim:
-        each = counted(action_dim, "number")
-        raise UserError(f"{path}: the lower and the upper action bounds must be {each} each.")
-    return low, high
-
-
-def action_bounds(source: Source) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds of each action coordinate: the source's own, or -1 and 1."""
-    dims = source.about.spec.action_dim
-    low, high = source.about.bounds or ((-1.0,) * dims, (1.0,) * dims)
-    return np.asarray(low, np.float64), np.asarray(high, np.float64)
-
-
 def require_bounds(source: Source) -> None:
     """Raise UserError unless the bounds can be mapped onto [-1, 1]."""
-    low, high = action_bounds(source)
+    low, high = source.about.bounds
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise UserError(
             f"{source.path} gives no finite range for every action coordinate: use "
@@ -229,7 +215,7 @@ def spool(
     rows = np.memmap(path, np.float32, "w+", shape=shape)
     kinds = {"episode": np.int64, "reward": np.float32, "terminated": np.bool_}
     scalars = {role: np.empty(about.rows, kinds[role]) for role in kinds if role in about.columns}
-    low, high = action_bounds(source)
+    low, high = source.about.bounds
     if observed_bounds:
         low, high = np.full_like(low, np.inf), np.full_like(high, -np.inf)
     end = 0
@@ -254,7 +240,7 @@ def spool(
 
 def checked(source: Source, *, within_bounds: bool) -> Iterator[Chunk]:
     """The source's chunks in float32; UserError with column and row at the first bad number."""
-    low, high = action_bounds(source)
+    low, high = source.about.bounds
     slack = ROUNDING * (high - low)
     roles = [role for role in (*VECTORS, *SCALARS) if role in source.about.columns]
     for given in source.chunks():

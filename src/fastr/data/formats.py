@@ -302,7 +302,7 @@ class RunReplay(Source):
             name=path.name,
             spec=spec,
             rows=steps * self.checkpoint.row_shape[0],
-            bounds=((-1.0,) * spec.action_dim, (1.0,) * spec.action_dim),
+            bounds=(-np.ones(spec.action_dim), np.ones(spec.action_dim)),
             task=str(train.get("task")),
             provenance={
                 "run": str(path),

@@ -322,7 +322,12 @@ def write_checkpoint(
     needed = [part for part in last.segments if part.end > snapshot.replay.start] if last else []
     files = {part.name: last.files[part.name] for part in needed} if last else {}
     if len(snapshot.replay_rows):
-        files[snapshot.added.name] = write_segment(run, snapshot)
+        # Over a segment of that name that no checkpoint needs any more.
+        segment = run / "replay" / snapshot.added.name
+        segment.parent.mkdir(exist_ok=True)
+        files[segment.name] = write_arrays(temporary(segment), {"rows": snapshot.replay_rows})
+        os.replace(temporary(segment), segment)
+        sync(segment.parent)
     final = run / "checkpoints" / checkpoint_name(snapshot.frames)
     unfinished = temporary(final)
     discard(unfinished)
@@ -346,16 +351,6 @@ def write_checkpoint(
     sync(final.parent)
     sync(run)
     return checkpoint
-
-
-def write_segment(run: Path, snapshot: Snapshot) -> FileRecord:
-    """Write the new replay rows, over a segment of that name that no checkpoint needs any more."""
-    final = run / "replay" / snapshot.added.name
-    final.parent.mkdir(exist_ok=True)
-    record = write_arrays(temporary(final), {"rows": snapshot.replay_rows})
-    os.replace(temporary(final), final)
-    sync(final.parent)
-    return record
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> FileRecord:

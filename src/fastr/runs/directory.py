@@ -83,7 +83,12 @@ class RunWriter(RunDirectory):
             path.mkdir(parents=True, exist_ok=True)
         with _lock_and_clean(path) as lock:
             if (path / CONFIG).exists():
-                _refuse_recorded(path, config)
+                recorded = read_config(path)["train"]
+                if different := first_difference(recorded, config["train"]):
+                    raise UserError(f"{path} holds another run: {different}; choose another --out.")
+                if checkpoints.saved_frames(path) or b"\n" in _rows_content(path):
+                    again = f"`fastr resume {quote(str(path))}`"
+                    raise UserError(f"{path} exists: use {again} or choose another --out.")
             write_bytes(path / CONFIG, json.dumps(config, indent=2).encode())
             # It can only hold a line that a kill cut short.
             (path / ROWS).write_bytes(b"")
@@ -224,17 +229,6 @@ def refuse_taken(path: Path) -> None:
     others = {name for name in names - {LOCK} if not name.startswith(TEMPORARY)}
     if others and CONFIG not in names:
         raise UserError(f"{path} is neither empty nor a run directory; choose another --out.")
-
-
-def _refuse_recorded(path: Path, config: dict[str, Any]) -> None:
-    """Raise UserError if the run at this path is another one, or has recorded something."""
-    different = first_difference(read_config(path)["train"], config["train"])
-    if different:
-        raise UserError(f"{path} holds another run: {different}; choose another --out.")
-    if checkpoints.saved_frames(path) or b"\n" in _rows_content(path):
-        raise UserError(
-            f"{path} exists: use `fastr resume {quote(str(path))}` or choose another --out."
-        )
 
 
 def first_difference(recorded: Any, wanted: Any, field: str = "") -> str | None:
