@@ -418,5 +418,5 @@ def test_a_full_disk_ends_a_collection_with_one_sentence(tmp_path, monkeypatch, 
     run_path, out = write_run(tmp_path / "run", walk()), tmp_path / "log-v0"
     full = shutil._ntuple_diskusage(2**40, 2**40, 2**20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-    refused(["collect", str(run_path), "--out", str(out)], "log-v0", "its disk is full")
+    refused(["collect", str(run_path), "--out", str(out)], "log-v0", "GiB are free")
     assert not out.exists()

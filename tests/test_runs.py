@@ -8,8 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from checkpointing import CONFIG, file_size_limit, leftovers, names
 from fastr.core import UserError
@@ -93,34 +91,7 @@ def test_a_bad_config_is_refused_and_kept(tmp_path, content, message):
     assert (tmp_path / "config.json").read_bytes() == content
 
 
-def test_open_says_which_run_may_have_been_meant(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
-        RunDirectory.open(tmp_path / "nowhere")
-    RunWriter.create(tmp_path / "reach", CONFIG).close()
-    with pytest.raises(UserError, match=r"Did you mean .*reach"):
-        RunDirectory.open(tmp_path / "raech")
-
-
 # Rows
-
-JSON_VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(deadline=None, max_examples=60)
-@given(rows=st.lists(st.dictionaries(st.text(), JSON_VALUES, max_size=4), max_size=5))
-def test_any_rows_round_trip(tmp_path_factory, rows):
-    with RunWriter.create(tmp_path_factory.mktemp("rows"), CONFIG) as writer:
-        for row in rows:
-            writer.append(row)
-    assert RunDirectory.open(writer.path).rows() == rows
 
 
 def test_numbers_that_json_lacks_become_null(tmp_path):

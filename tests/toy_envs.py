@@ -113,15 +113,6 @@ class DeadStart(Count):
         os._exit(3)
 
 
-class DeadWorker(Count):
-    """Dies as it starts in any process but the first."""
-
-    def __init__(self):
-        super().__init__()
-        if multiprocessing.parent_process() is not None:
-            os._exit(3)
-
-
 class DeadEvaluation(Count):
     """Dies as it starts where a policy is to be run beside it."""
 
@@ -151,5 +142,5 @@ register("Cliff", Count, last_frame=3)
 register("Goal", Count, last_frame=EPISODE)
 for toy in (Parts, Cameras, Nested, Unbounded, Choice, Process):
     register(toy.__name__, toy)
-for toy in (Faulty, FaultyStart, DeadStart, DeadWorker, DeadEvaluation):
+for toy in (Faulty, FaultyStart, DeadStart, DeadEvaluation):
     register(toy.__name__, toy)

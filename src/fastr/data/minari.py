@@ -223,8 +223,6 @@ class MinariWriter:
     def add(self, episode: Episode) -> None:
         """Write one episode."""
         steps = len(episode.actions)
-        if len(episode.observations) != steps + 1 or steps < 1:
-            raise ValueError(f"{len(episode.observations)} observations for {steps} actions")
         size = sum(array.nbytes for array in episode[:3])
         if shutil.disk_usage(self.path).free < size + SPARE_BYTES:
             raise UserError(f"{self.path} cannot be written: its disk is full.")

@@ -94,14 +94,11 @@ def _group(text: str, default: str, kind: str, size: int) -> Group:
     entries: list[int] = []
     for word in members.split(","):
         match = _RANGE.fullmatch(word.strip())
-        if match is None:
-            raise UserError(
-                f"--groups: {word.strip()!r} is not a number or a range such as 4-8 of {kind}s."
-            )
-        first, last = int(match[1]), int(match[2] or match[1])
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, size)
         if not first <= last < size:
             raise UserError(
-                f"--groups: there is no {kind} {word.strip()}; they are numbered 0 to {size - 1}."
+                f"--groups: there is no {kind} {word.strip()!r}; give numbers from 0 to "
+                f"{size - 1}, or ranges such as 4-8."
             )
         entries.extend(range(first, last + 1))
         if len(entries) > size:
@@ -217,8 +214,6 @@ def _listed(anatomy: Anatomy, text: str) -> dict[str, list[int]]:
                 f"--groups {text!r}: {part!r} is not NAME=JOINT,JOINT, as in "
                 "'torso=root,waist;legs=hip,knee'."
             )
-        if name in groups:
-            raise UserError(f"--groups {text!r} has two groups called {name}.")
         words = [word.strip() for word in members.split(",")]
         if unknown := [word for word in words if word not in anatomy.joints]:
             hint = nearest(unknown[0], anatomy.joints) or f" They are {', '.join(anatomy.joints)}."

@@ -144,8 +144,6 @@ def _bounded(name: GymTask, space: Any) -> Any:
             f"{name} has an unbounded action space, but finite bounds are needed: give its Box a "
             "low and a high, in the units of the action."
         )
-    if not math.prod(space.shape):
-        raise UserError(f"{name} has the action space {space}: there is nothing to control.")
     return space
 
 
@@ -156,18 +154,19 @@ def _parts(name: GymTask, space: Any) -> tuple[tuple[str, ...] | None, tuple[Par
     """
     from gymnasium.spaces import Box, Dict
 
-    spaces = dict(space.spaces) if isinstance(space, Dict) else {"observation": space}
+    spaces: dict[str, Any] = (
+        dict(space.spaces) if isinstance(space, Dict) else {"observation": space}
+    )
     if not all(isinstance(part, Box) for part in spaces.values()):
         raise UserError(
             f"{name} has the observation space {space}, but a Box or a flat Dict of Boxes is "
             "needed: wrap it in gymnasium.wrappers.FlattenObservation."
         )
-    shapes = {key: part.shape or () for key, part in spaces.items()}
-    for key, shape in shapes.items():
-        if spaces[key].dtype == np.uint8 and len(shape) >= 3:
+    for key, part in spaces.items():
+        if part.dtype == np.uint8 and len(part.shape) >= 3:
             raise UserError(
-                f"{name} has images of shape {shape} as its {key}, which no method here "
+                f"{name} has images of shape {part.shape} as its {key}, which no method here "
                 "learns from: give it an observation of numbers such as positions and velocities."
             )
-    parts = tuple(Part(key, math.prod(shape)) for key, shape in shapes.items())
+    parts = tuple(Part(key, math.prod(part.shape)) for key, part in spaces.items())
     return (tuple(spaces) if isinstance(space, Dict) else None), parts

@@ -141,8 +141,7 @@ def _item(text: str) -> _Item:
     kind, number, seed = match.groups()
     default = KINDS[kind][1]
     if number is not None and default is None:
-        what = "the actuator" if kind == "reverse" else "a seed"
-        raise UserError(f"@{text}: {kind} takes no number; {what} is written @{kind}:{number}.")
+        raise UserError(f"@{text}: {kind} takes no number; a seed is written @{kind}:{number}.")
     if number is not None and kind in _WHOLE and "." in number:
         raise UserError(f"@{text}: {kind} takes a whole number.")
     return _Item(kind, float(number if number is not None else default or 0), int(seed or 0))
