@@ -256,7 +256,7 @@ def test_a_damaged_run_is_left_out_and_named(tmp_path, capsys):
     empty = write_run(tmp_path / "empty", "walker-walk", "sac", (0, 1), evaluations=())
     assert run(["report", str(tmp_path), "--out", str(tmp_path / "out"), "--json"]) == 0
     printed = capsys.readouterr()
-    assert f"{bad / 'rows.jsonl'} line 1 is not JSON" in printed.err
+    assert f"{bad / 'rows.jsonl'} line 1 is not a JSON object" in printed.err
     assert f"{empty} has no evaluation yet" in printed.err
     assert len(json.loads(printed.out)["left_out"]) == 2
     page = (tmp_path / "out" / "index.html").read_text()

@@ -323,8 +323,6 @@ def test_an_option_that_no_training_takes_is_refused_before_any_starts(tmp_path,
 
 
 def test_a_place_that_is_taken_and_a_cluster_that_is_absent_are_refused(refused, tmp_path):
-    RunWriter.create(tmp_path / "run", {"train": {}, "provenance": {}}).close()
-    refused(["sweep", "smoke", "--out", str(tmp_path / "run" / "x")], "run is a run directory, and")
     out = tmp_path / "out"
     (out / ".sweep").mkdir(parents=True)
     with locked(out / ".sweep"):
