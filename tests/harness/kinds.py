@@ -139,7 +139,7 @@ def sigterm(victim, rng, entry):
         expect(code == 0, f"exit code {code} at the end: {child.said()}")
         raise Missed
     expect(code == 143, f"exit code {code}: {child.said()}")
-    expect("go on with `fastr --import fault_envs resume" in child.said(), child.said())
+    expect("continue with `fastr --import fault_envs resume" in child.said(), child.said())
     expect(victim.frames() >= before, "no checkpoint at the stop")
 
 
