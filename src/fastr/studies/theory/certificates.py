@@ -19,7 +19,7 @@ from fastr.studies.theory.bounds import (
     of_task,
     product_bound,
 )
-from fastr.studies.theory.page import Claim, Curve, Grid, Plot, Progress, Section, judge
+from fastr.studies.theory.page import Grid, Plot, Section, Verdict, curve, judge
 
 STATEMENT = (
     "Theorem 1: the logarithm of the factored class's covering number is at most the sum of its "
@@ -37,34 +37,12 @@ STATEMENT = (
     "Lipschitz entropy bound, open in the paper, is 1; so are all norms and L. Domains are unit "
     "cubes, d = 512, delta = 0.05.",
 )
-CLAIMS = (
-    Claim(
-        "Theorem 1: the covering number of a product class is at most the product of its "
-        "factors' at the stated radii.",
-        "exact number over bound at most {cover:.2f} in {classes} random classes",
-        lambda found: found.cover <= 1.0,
-    ),
-    Claim(
-        "Proposition 2: the ratio of sample sizes has slope -2 min(d_s, d_a) in epsilon.",
-        "at epsilon = 1e-6 the slope is within {off:.1e} of it for every task",
-        lambda found: found.off < 0.01,
-    ),
-    Claim(
-        "With all norms at 1 the factored certificate is the smaller one at n = {samples:.0e} for "
-        "every task.",
-        "for {ordered} of {tasks} tasks; with the factors' own L for the joint encoder, as the "
-        "paper has it, for {as_stated}; with B_phi = {long:g} for {longer}",
-        lambda found: found.ordered == found.tasks,
-    ),
-    Claim(
-        "At n = {samples:.0e} a certificate says more than L <= B_g^2 = 1, which is known without "
-        "data.",
-        "the smallest certificate of all tasks is 10^{smallest:.1f}",
-        lambda found: found.smallest < 0.0,
-    ),
-)
 LONG = 3.0
 """A larger B_phi, for which the certificates at a usual n have the other order."""
+EPSILON, DELTA = 0.1, 0.05
+SAMPLES = 1e6
+"""A usual n."""
+PROBLEMS = {name: of_task(name) for name in TASKS}
 
 
 @dataclass(frozen=True)
@@ -74,98 +52,113 @@ class Study:
     seeds: tuple[int, ...]
     classes: int = 20
     """Small random classes per seed whose covering numbers are computed exactly."""
-    epsilon: float = 0.1
-    delta: float = 0.05
-    samples: float = 1e6
 
-    def run(self, progress: Progress) -> Section:
+    def run(self) -> Section:
         """Exact covering numbers, then the formulas."""
-        cover = 0.0
-        for i, seed in enumerate(self.seeds):
-            cover = max(cover, *covering_ratios(self.classes, np.random.default_rng(seed)))
-            progress((i + 1) / len(self.seeds))
-        problems = {name: of_task(name) for name in TASKS}
-        verdicts = judge(
-            CLAIMS,
-            cover=cover,
-            classes=self.classes * len(self.seeds),
-            off=max(
-                abs(limit_slope(problem, self.delta) + 2.0 * min(TASKS[name]))
-                for name, problem in problems.items()
+        generators = [np.random.default_rng(seed) for seed in self.seeds]
+        cover = max(max(covering_ratios(self.classes, generator)) for generator in generators)
+        title, plots = "Class sizes and certificates", (certificate_plot(), ratio_plot())
+        verdicts = self.verdicts(cover)
+        return Section("certificates", title, STATEMENT, verdicts, (task_table(),), plots)
+
+    def verdicts(self, cover: float) -> tuple[Verdict, ...]:
+        """Theorem 1, the slope of Proposition 2, and both certificates at a usual n."""
+        slopes = {name: limit_slope(problem) for name, problem in PROBLEMS.items()}
+        off = max(abs(slope + 2.0 * min(TASKS[name])) for name, slope in slopes.items())
+        smallest = min(certificates(problem)[0] for problem in PROBLEMS.values())
+        return (
+            judge(
+                "Theorem 1: the covering number of a product class is at most the product of its "
+                "factors' at the stated radii.",
+                f"exact number over bound at most {cover:.2f} in "
+                f"{self.classes * len(self.seeds)} random classes",
+                cover <= 1.0,
             ),
-            samples=self.samples,
-            tasks=len(TASKS),
-            ordered=self.ordered(problems),
-            as_stated=self.ordered(problems, joint_stretch=1.0),
-            long=LONG,
-            longer=self.ordered(problems, factor_norm=LONG),
-            smallest=min(self.certificates(problem)[0] for problem in problems.values()),
+            judge(
+                "Proposition 2: the ratio of sample sizes has slope -2 min(d_s, d_a) in epsilon.",
+                f"at epsilon = 1e-6 the slope is within {off:.1e} of it for every task",
+                off < 0.01,
+            ),
+            judge(
+                "With all norms at 1 the factored certificate is the smaller one at "
+                f"n = {SAMPLES:.0e} for every task.",
+                f"for {ordered()} of {len(TASKS)} tasks; with the factors' own L for the joint "
+                f"encoder, as the paper has it, for {ordered(joint_stretch=1.0)}; with "
+                f"B_phi = {LONG:g} for {ordered(factor_norm=LONG)}",
+                ordered() == len(TASKS),
+            ),
+            judge(
+                f"At n = {SAMPLES:.0e} a certificate says more than L <= B_g^2 = 1, which is known "
+                "without data.",
+                f"the smallest certificate of all tasks is 10^{smallest:.1f}",
+                smallest < 0.0,
+            ),
         )
-        title, plots = "Class sizes and certificates", (self.certificate_plot(), self.ratio_plot())
-        return Section("certificates", title, STATEMENT, verdicts, (self.table(problems),), plots)
 
-    def certificates(self, problem: Problem) -> list[float]:
-        """log10 of both classes' certificates at the usual n."""
-        log_n = math.log(self.samples)
-        return [log_certificate(problem, kind, log_n, self.delta) / TEN for kind in KINDS]
 
-    def ordered(self, problems: dict[str, Problem], **changes: float) -> int:
-        """The number of problems whose factored certificate is at most the joint one."""
-        pairs = [self.certificates(replace(problem, **changes)) for problem in problems.values()]
-        return sum(factored <= joint for factored, joint in pairs)
+def certificates(problem: Problem) -> list[float]:
+    """log10 of both classes' certificates at the usual n."""
+    return [log_certificate(problem, kind, math.log(SAMPLES), DELTA) / TEN for kind in KINDS]
 
-    def table(self, problems: dict[str, Problem]) -> Grid:
-        """Each task's dimensions, sufficient sample sizes and certificates."""
-        rows = []
-        for name, problem in problems.items():
-            needed = [log_sufficient_n(problem, k, self.epsilon, self.delta) / TEN for k in KINDS]
-            dims = (*TASKS[name], *(problem.dimension(kind) for kind in KINDS))
-            sizes = [f"10^{value:,.0f}" for value in (*needed, needed[1] - needed[0])]
-            bounds = [f"10^{value:.1f}" for value in self.certificates(problem)]
-            rows.append((name, *map(str, dims), *sizes, *bounds))
-        columns = (
-            *("task", "d_s", "d_a", "D_max", "D_sum", "n, factored", "n, joint", "ratio"),
-            *("certificate, factored", "certificate, joint"),
+
+def ordered(**changes: float) -> int:
+    """The number of tasks whose factored certificate is at most the joint one."""
+    pairs = [certificates(replace(problem, **changes)) for problem in PROBLEMS.values()]
+    return sum(factored <= joint for factored, joint in pairs)
+
+
+def task_table() -> Grid:
+    """Each task's dimensions, sufficient sample sizes and certificates."""
+    rows = []
+    for name, problem in PROBLEMS.items():
+        needed = [log_sufficient_n(problem, kind, EPSILON, DELTA) / TEN for kind in KINDS]
+        dims = (*TASKS[name], *(problem.dimension(kind) for kind in KINDS))
+        sizes = [f"10^{value:,.0f}" for value in (*needed, needed[1] - needed[0])]
+        rows.append(
+            (name, *map(str, dims), *sizes, *(f"10^{bound:.1f}" for bound in certificates(problem)))
         )
-        title = (
-            f"Sample sizes sufficient for L <= {self.epsilon}^2, and the certificate on L at "
-            f"n = {self.samples:.0e} (tasks of Table 1)"
-        )
-        return Grid(title, columns, tuple(rows))
-
-    def certificate_plot(self) -> Plot:
-        """Both certificates against n, on the smallest problem that is covered and on a task."""
-        powers = np.linspace(0.0, 60.0, 61)
-        problems = {"d_s = d_a = 3, d = 8": Problem(3, 3), "cheetah": of_task("cheetah-run")}
-        curves = []
-        for color, (label, problem) in enumerate(problems.items()):
-            for kind, look in (("factored", "line"), ("joint", "dashed")):
-                y = [log_certificate(problem, kind, p * TEN, self.delta) / TEN for p in powers]
-                name = f"{kind}, {label}"
-                curves.append(Curve(name, powers.tolist(), y, look=look, color=color))
-        known = Curve("known without data", (0.0, 60.0), (0.0, 0.0), look="dotted", color=7)
-        axes = "log10 n", "log10 of the certificate"
-        title = "Certificates on L(g_n), Proposition 1"
-        return Plot("certificates", title, *axes, (*curves, known), "linear", "linear")
-
-    def ratio_plot(self) -> Plot:
-        """The ratio of sufficient sample sizes against epsilon for one task of each body."""
-        powers = np.linspace(-4.0, 0.0, 17)
-        curves = []
-        for color, task in enumerate(("cheetah-run", "quadruped-run", "humanoid-run", "dog-run")):
-            ratios = np.array([log_ratio(of_task(task), 10.0**p, self.delta) for p in powers])
-            label = f"{task}, min(d_s, d_a) = {min(TASKS[task])}"
-            grown = (ratios - ratios[-1]) / TEN
-            curves.append(Curve(label, powers.tolist(), grown.tolist(), color=color))
-        axes = "log10 epsilon", "log10 of the ratio over that at epsilon = 1"
-        title = "Sufficient n, joint over factored, Proposition 2"
-        return Plot("sample-ratio", title, *axes, tuple(curves), "linear", "linear")
+    columns = (
+        *("task", "d_s", "d_a", "D_max", "D_sum", "n, factored", "n, joint", "ratio"),
+        *("certificate, factored", "certificate, joint"),
+    )
+    title = (
+        f"Sample sizes sufficient for L <= {EPSILON}^2, and the certificate on L at "
+        f"n = {SAMPLES:.0e} (tasks of Table 1)"
+    )
+    return Grid(title, columns, rows)
 
 
-def limit_slope(problem: Problem, delta: float) -> float:
+def certificate_plot() -> Plot:
+    """Both certificates against n, on the smallest problem that is covered and on a task."""
+    powers = np.linspace(0.0, 60.0, 61)
+    problems = {"d_s = d_a = 3, d = 8": Problem(3, 3), "cheetah": of_task("cheetah-run")}
+    curves = []
+    for color, (label, problem) in enumerate(problems.items()):
+        for kind, look in zip(KINDS, ("line", "dashed"), strict=True):
+            y = [log_certificate(problem, kind, p * TEN, DELTA) / TEN for p in powers]
+            curves.append(curve(f"{kind}, {label}", powers, np.array(y), look, color))
+    curves.append(curve("known without data", (0, 60), np.zeros(2), "dotted", 7))
+    title, axes = "Certificates on L(g_n), Proposition 1", ("log10 n", "log10 of the certificate")
+    return Plot("certificates", title, *axes, curves, "linear", "linear")
+
+
+def ratio_plot() -> Plot:
+    """The ratio of sufficient sample sizes against epsilon for one task of each body."""
+    powers = np.linspace(-4.0, 0.0, 17)
+    curves = []
+    for color, task in enumerate(("cheetah-run", "quadruped-run", "humanoid-run", "dog-run")):
+        ratios = np.array([log_ratio(PROBLEMS[task], 10.0**p, DELTA) for p in powers])
+        label = f"{task}, min(d_s, d_a) = {min(TASKS[task])}"
+        curves.append(curve(label, powers, (ratios - ratios[-1]) / TEN, color=color))
+    axes = "log10 epsilon", "log10 of the ratio over that at epsilon = 1"
+    title = "Sufficient n, joint over factored, Proposition 2"
+    return Plot("sample-ratio", title, *axes, curves, "linear", "linear")
+
+
+def limit_slope(problem: Problem) -> float:
     """The slope of the log ratio of sample sizes in log epsilon, near zero."""
     epsilon, step = 1e-6, 2.0
-    rise = log_ratio(problem, epsilon * step, delta) - log_ratio(problem, epsilon, delta)
+    rise = log_ratio(problem, epsilon * step, DELTA) - log_ratio(problem, epsilon, DELTA)
     return rise / math.log(step)
 
 
