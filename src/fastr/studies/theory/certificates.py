@@ -1,24 +1,18 @@
-"""Class sizes and certificates: Theorem 1, Propositions 1 and 2, on small classes and on tasks."""
+"""Class sizes and certificates: Theorem 1, Propositions 1 and 2, on small classes and on tasks.
+
+Certificates have all constants, and are natural logarithms: with 67 states a covering number's
+logarithm is itself of the order of 10^60.
+"""
 
 import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float
 from numpy.random import Generator
+from scipy import optimize
 
-from fastr.studies.theory.bounds import (
-    KINDS,
-    TASKS,
-    TEN,
-    Problem,
-    covering_number,
-    factored_scores,
-    log_certificate,
-    log_ratio,
-    log_sufficient_n,
-    of_task,
-    product_bound,
-)
+from fastr.studies.theory.fits import KINDS
 from fastr.studies.theory.page import Grid, Plot, Section, Verdict, curve, judge
 
 STATEMENT = (
@@ -42,7 +36,217 @@ LONG = 3.0
 EPSILON, DELTA = 0.1, 0.05
 SAMPLES = 1e6
 """A usual n."""
-PROBLEMS = {name: of_task(name) for name in TASKS}
+Functions = Float[np.ndarray, "_ _ _"]
+"""A finite class of vector-valued functions: members, points, coordinates."""
+TEN = math.log(10.0)
+
+# State and action dimensions of the tasks of the paper's Table 1 (tab:full-results).
+TASKS = {
+    "cheetah-run": (17, 6),
+    **dict.fromkeys(("walker-walk", "walker-run"), (24, 6)),
+    **dict.fromkeys(("quadruped-walk", "quadruped-run"), (78, 12)),
+    **dict.fromkeys(("humanoid-stand", "humanoid-walk", "humanoid-run"), (67, 21)),
+    **dict.fromkeys(("dog-stand", "dog-run"), (223, 38)),
+}
+
+
+def distances(functions: Functions) -> Float[np.ndarray, "member m"]:
+    """sup over points of the Euclidean distance, between all members (App. Notation)."""
+    gaps = functions[:, None] - functions[None]
+    return np.linalg.norm(gaps, axis=-1).max(-1)
+
+
+def covering_number(functions: Functions, radius: float) -> int:
+    """N(F, radius) of a finite class in the sup-l2 metric, by integer programming.
+
+    The fewest members such that each member is within the radius of one of them.
+    """
+    near = distances(functions) <= radius + 1e-12
+    found = optimize.milp(
+        np.ones(len(near)),
+        constraints=optimize.LinearConstraint(near.astype(float), lb=1.0),
+        integrality=np.ones(len(near)),
+        bounds=optimize.Bounds(0.0, 1.0),
+    )
+    return round(found.fun)
+
+
+def factored_scores(
+    of_states: Functions, of_actions: Functions, of_next: Functions
+) -> Float[np.ndarray, "scores points 1"]:
+    """G_fac: every product (phi_s * phi_a)^T m of three finite classes, on all their points."""
+    scores = np.einsum("fsk,hak,mxk->fhmsax", of_states, of_actions, of_next)
+    return scores.reshape(math.prod(scores.shape[:3]), -1, 1)
+
+
+def product_bound(
+    of_states: Functions, of_actions: Functions, of_next: Functions, radius: float
+) -> int:
+    """Theorem 1's bound on N(G_fac, radius): the product of the factors' covering numbers."""
+    factor = max(np.linalg.norm(part, axis=-1).max() for part in (of_states, of_actions))
+    next_state = np.linalg.norm(of_next, axis=-1).max()
+    narrow = radius / (3.0 * next_state * factor)
+    return (
+        covering_number(of_states, narrow)
+        * covering_number(of_actions, narrow)
+        * covering_number(of_next, radius / (3.0 * factor**2))
+    )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Dimensions and norms in the bounds (App. Notation; App. Lipschitz Instantiation)."""
+
+    state_dim: int
+    """d_s"""
+    action_dim: int
+    """d_a"""
+    feature_dim: int = 8
+    """d"""
+    factor_norm: float = 1.0
+    """B_phi, at least 1"""
+    next_norm: float = 1.0
+    """B_m,inf, at least 1"""
+    lipschitz: float = 1.0
+    """L of the factors phi_s, phi_a and m"""
+    joint_stretch: float = math.sqrt(2.0)
+    """The joint encoder's Lipschitz constant over B_phi L.
+
+    |phi_s(s) * phi_a(a) - phi_s(t) * phi_a(b)| <= B_phi L (|s - t| + |a - b|), and the sum is up to
+    sqrt(2) times the distance of the pairs: below sqrt(2), Theorem 1's inclusion can fail.
+    """
+
+    @property
+    def score_bound(self) -> float:
+        """B_g = B_phi^2 B_m,inf, what the norms imply."""
+        return self.factor_norm**2 * self.next_norm
+
+    @property
+    def joint_lipschitz(self) -> float:
+        """L of the joint encoder."""
+        return self.joint_stretch * self.factor_norm * self.lipschitz
+
+    def dimension(self, kind: str) -> int:
+        """D_max = max(d_s, d_a) or D_sum = d_s + d_a, the entropy's exponent."""
+        if kind == "factored":
+            return max(self.state_dim, self.action_dim)
+        return self.state_dim + self.action_dim
+
+
+def entropy_terms(problem: Problem, kind: str) -> list[tuple[float, int]]:
+    """log A_i, p_i in log N(G, epsilon) <= sum_i A_i epsilon^-p_i (App. Lipschitz Instantiation).
+
+    Theorem 1, or its two-term form for the joint class, with log N(F, epsilon / k) <=
+    c d (L diam k / epsilon)^p for each encoder. The domain is a unit cube of p dimensions, with
+    diameter sqrt(p); c, open in the paper, is 1.
+    """
+    factor, nexts, lipschitz = problem.factor_norm, problem.next_norm, problem.lipschitz
+    states, actions = problem.state_dim, problem.action_dim
+    if kind == "factored":
+        encoders = [
+            (states, lipschitz, 3.0 * nexts * factor),
+            (actions, lipschitz, 3.0 * nexts * factor),
+            (states, lipschitz, 3.0 * factor**2),
+        ]
+    else:
+        encoders = [
+            (states + actions, problem.joint_lipschitz, 2.0 * nexts),
+            (states, lipschitz, 2.0 * factor**2),
+        ]
+    scale = math.log(problem.feature_dim)
+    return [(scale + p * math.log(reach * math.sqrt(p) * k), p) for p, reach, k in encoders]
+
+
+def log_sum(logs: list[float]) -> float:
+    """log of the sum of exponentials."""
+    largest = max(logs)
+    return largest + math.log(sum(math.exp(value - largest) for value in logs))
+
+
+def log_scale(problem: Problem, kind: str) -> float:
+    """log A with log N(G, tau) <= A tau^-D for every tau up to B_g (Eq. (Gfac-lip-rate)).
+
+    A smaller power p of 1/tau is at most B_g^(D-p) tau^-D there. The paper's A covers tau <= 1
+    only, while its lemma on entropy integrals asks for tau up to B_g.
+    """
+    dimension, reach = problem.dimension(kind), math.log(problem.score_bound)
+    terms = entropy_terms(problem, kind)
+    return log_sum([scale + (dimension - p) * reach for scale, p in terms])
+
+
+def log_rademacher(log_scale: float, dimension: int, radius: float) -> float:
+    """log K of the lemma "Polynomial entropy implies a Rademacher rate": R_n <= K n^(-1/D).
+
+    K = 4 R + 24 sqrt(A) R^(1 - D/2) / (D - 2).
+    """
+    if dimension <= 2:
+        raise ValueError(f"the rate n^(-1/D) needs D > 2; D is {dimension}.")
+    integral = math.log(24.0 / (dimension - 2)) + 0.5 * log_scale
+    return log_sum([math.log(4.0 * radius), integral + (1 - dimension / 2) * math.log(radius)])
+
+
+def log_rate_constant(problem: Problem, kind: str) -> float:
+    """log of 8 K(G) + 4 K(H), the coefficient of n^(-1/D) in Eq. (finite-sample).
+
+    H is the integrated quadratic class: its entropy is that of G at tau / (2 B_g)
+    (Eq. (H-cover)), its radius B_g^2.
+    """
+    bound, dimension = problem.score_bound, problem.dimension(kind)
+    scale = log_scale(problem, kind)
+    of_scores = log_rademacher(scale, dimension, bound)
+    squared = scale + dimension * math.log(2.0 * bound)
+    of_squares = log_rademacher(squared, dimension, bound**2)
+    return log_sum([math.log(8.0) + of_scores, math.log(4.0) + of_squares])
+
+
+def deviation(problem: Problem, delta: float) -> float:
+    """2 (2 B_g + B_g^2) sqrt(2 log(1/delta)): over sqrt(n), the tail of Eq. (finite-sample)."""
+    bound = problem.score_bound
+    return 2.0 * (2.0 * bound + bound**2) * math.sqrt(2.0 * math.log(1.0 / delta))
+
+
+def log_certificate(
+    problem: Problem, kind: str, log_n: float, delta: float, cp_error: float = 0.0
+) -> float:
+    """log of Proposition 1's bound on L(g_n) for Lipschitz encoders, with both terms in n.
+
+    `cp_error` is epsilon_CP^2 (remark "Non-realizable case"); the joint class has none.
+    """
+    rate = log_rate_constant(problem, kind) - log_n / problem.dimension(kind)
+    parts = [rate, math.log(deviation(problem, delta)) - log_n / 2.0]
+    if kind == "factored" and cp_error > 0.0:
+        parts.append(math.log(cp_error))
+    return log_sum(parts)
+
+
+def log_sufficient_n(problem: Problem, kind: str, epsilon: float, delta: float) -> float:
+    """log of the smallest n whose certificate is at most epsilon^2 (Proposition 2).
+
+    By bisection on the full certificate; each class gets delta / 2, as in the proof's union bound.
+    """
+
+    def certified(log_n: float) -> bool:
+        return log_certificate(problem, kind, log_n, delta / 2.0) <= 2.0 * math.log(epsilon)
+
+    low, high = 0.0, 1.0
+    if certified(low):
+        return low
+    while not certified(high):
+        low, high = high, 2.0 * high
+    while high - low > 1e-12 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if certified(middle) else (middle, high)
+    return high
+
+
+def log_ratio(problem: Problem, epsilon: float, delta: float) -> float:
+    """log of n_joint / n_fac, Eq. (sample-ratio): slope -2 min(d_s, d_a) in log epsilon at 0."""
+    joint = log_sufficient_n(problem, "joint", epsilon, delta)
+    return joint - log_sufficient_n(problem, "factored", epsilon, delta)
+
+
+PROBLEMS = {name: Problem(*dims, feature_dim=512) for name, dims in TASKS.items()}
+"""Each task's dimensions, the paper's feature size and all norms at 1."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +335,7 @@ def task_table() -> Grid:
 def certificate_plot() -> Plot:
     """Both certificates against n, on the smallest problem that is covered and on a task."""
     powers = np.linspace(0.0, 60.0, 61)
-    problems = {"d_s = d_a = 3, d = 8": Problem(3, 3), "cheetah": of_task("cheetah-run")}
+    problems = {"d_s = d_a = 3, d = 8": Problem(3, 3), "cheetah": PROBLEMS["cheetah-run"]}
     curves = []
     for color, (label, problem) in enumerate(problems.items()):
         for kind, look in zip(KINDS, ("line", "dashed"), strict=True):

@@ -13,8 +13,7 @@ from jaxtyping import Float, Int
 from numpy.random import Generator
 from scipy import optimize
 
-from fastr.studies.theory.bounds import KINDS
-from fastr.studies.theory.fits import factored_fit, joint_fit
+from fastr.studies.theory.fits import KINDS, factored_fit, joint_fit
 from fastr.studies.theory.mdp import FactoredMDP, Feature, FiniteMDP, draw, lock
 from fastr.studies.theory.page import (
     Grid,

@@ -165,7 +165,7 @@ def random_policy(states: int, actions: int, generator: Generator) -> Policy:
 class Waves:
     """Products of cosines with their amplitudes; those of the CP part come first."""
 
-    numbers: tuple[Numbers, Numbers, Numbers]
+    numbers: tuple[Int[np.ndarray, "term _"], ...]
     """The wave vectors of states, actions and next states."""
     amplitudes: Float[np.ndarray, " term"]
     cp_terms: int

@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
-from fastr.studies.theory.bounds import KINDS, TEN, Problem, log_certificate
+from fastr.studies.theory.certificates import TEN, Problem, log_certificate
 from fastr.studies.theory.fits import (
+    KINDS,
     Descent,
     empirical_loss,
     factored_fit,
