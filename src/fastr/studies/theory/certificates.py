@@ -121,11 +121,6 @@ class Problem:
         """B_g = B_phi^2 B_m,inf, what the norms imply."""
         return self.factor_norm**2 * self.next_norm
 
-    @property
-    def joint_lipschitz(self) -> float:
-        """L of the joint encoder."""
-        return self.joint_stretch * self.factor_norm * self.lipschitz
-
     def dimension(self, kind: str) -> int:
         """D_max = max(d_s, d_a) or D_sum = d_s + d_a, the entropy's exponent."""
         if kind == "factored":
@@ -150,7 +145,7 @@ def entropy_terms(problem: Problem, kind: str) -> list[tuple[float, int]]:
         ]
     else:
         encoders = [
-            (states + actions, problem.joint_lipschitz, 2.0 * nexts),
+            (states + actions, problem.joint_stretch * factor * lipschitz, 2.0 * nexts),
             (states, lipschitz, 2.0 * factor**2),
         ]
     scale = math.log(problem.feature_dim)
@@ -170,8 +165,7 @@ def log_scale(problem: Problem, kind: str) -> float:
     only, while its lemma on entropy integrals asks for tau up to B_g.
     """
     dimension, reach = problem.dimension(kind), math.log(problem.score_bound)
-    terms = entropy_terms(problem, kind)
-    return log_sum([scale + (dimension - p) * reach for scale, p in terms])
+    return log_sum([a + (dimension - p) * reach for a, p in entropy_terms(problem, kind)])
 
 
 def log_rademacher(log_scale: float, dimension: int, radius: float) -> float:
@@ -194,8 +188,7 @@ def log_rate_constant(problem: Problem, kind: str) -> float:
     bound, dimension = problem.score_bound, problem.dimension(kind)
     scale = log_scale(problem, kind)
     of_scores = log_rademacher(scale, dimension, bound)
-    squared = scale + dimension * math.log(2.0 * bound)
-    of_squares = log_rademacher(squared, dimension, bound**2)
+    of_squares = log_rademacher(scale + dimension * math.log(2.0 * bound), dimension, bound**2)
     return log_sum([math.log(8.0) + of_scores, math.log(4.0) + of_squares])
 
 

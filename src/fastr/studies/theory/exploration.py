@@ -342,16 +342,11 @@ class Study:
 
     def regret_table(self, found: dict[str, Regret]) -> Grid:
         """Regret, its exponent and eta by feature."""
-        rows = [
-            (
-                group,
-                f"{interval(regret.curve[:, -1]):.0f}",
-                f"{interval(self.late(regret)):.3f}",
-                f"{interval(self.slopes(regret)):.2f}",
-                f"{interval(regret.eta):.3f}",
-            )
-            for group, regret in found.items()
-        ]
+        rows = []
+        for group, regret in found.items():
+            total, late = interval(regret.curve[:, -1]), interval(self.late(regret))
+            slope, eta = interval(self.slopes(regret)), interval(regret.eta)
+            rows.append((group, f"{total:.0f}", f"{late:.3f}", f"{slope:.2f}", f"{eta:.3f}"))
         columns = ("feature", "regret", "late regret per episode", "exponent", "eta")
         return Grid(f"{self.config.episodes:,} episodes of LSVI-UCB", columns, rows)
 

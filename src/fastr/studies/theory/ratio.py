@@ -156,10 +156,10 @@ class Study:
             "ranking normalised": lambda count: normalised_fourier(*ranked, count, generator),
             "random": lambda count: generator.normal(size=(*psi.shape[:2], count)),
         }
-        return {name: [residual] * len(self.counts) for name, residual in flat.items()} | {
-            name: [bellman_residual(kernel, features(count)) for count in self.counts]
-            for name, features in grown.items()
-        }
+        found = {name: [residual] * len(self.counts) for name, residual in flat.items()}
+        for name, features in grown.items():
+            found[name] = [bellman_residual(kernel, features(count)) for count in self.counts]
+        return found
 
     def verdicts(self, found: dict[str, Residuals]) -> tuple[Verdict, ...]:
         """What is linear in psi and in its Fourier features, at the largest number of features."""

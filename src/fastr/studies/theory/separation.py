@@ -1,10 +1,6 @@
 """The separation: both classes, both objectives, growing n, on CP and off it.
 
-On tables first. Then on continuous spaces by sieves: encoders constant on the cells of a grid whose
-resolution held-out data choose. Such classes grow with n as Lipschitz classes do: k cells per axis
-leave a bias of order k^-2 in L and have k^max(ds,da) or k^(ds+da) numbers per coordinate to
-estimate. Balancing the two gives L of order n^(-2/(2+D)) with the D of App. Lipschitz
-Instantiation.
+First on tables, then on continuous spaces by sieves, which grow with n as Lipschitz classes do.
 """
 
 import math
@@ -124,15 +120,14 @@ class Sieve:
 
     def fit(self, kind: str, data: tuple[Table, Table], generator: Generator) -> tuple[float, int]:
         """L of the fit at the resolution with the smallest held-out loss, and that resolution."""
-        truth, dims, tried = self.truth, (self.state_dim, self.action_dim), []
-        cells = self.finest
+        truth, dims = self.truth, (self.state_dim, self.action_dim)
+        terms, cells, tried = truth.cp_terms, self.finest, []
         while cells >= 1:
             shares, held_out = (merged(part, dims, self.finest // cells) for part in data)
             if kind == "joint":
-                fitted = joint_fit(shares, truth.cp_terms, 1.0)
+                fitted = joint_fit(shares, terms, 1.0)
             else:
-                sizes = {"offset": 1.0, "starts": 3, "sweeps": 60}
-                fitted = factored_fit(shares, truth.cp_terms, generator, **sizes)
+                fitted = factored_fit(shares, terms, generator, offset=1.0, starts=3, sweeps=60)
             tried.append((empirical_loss(fitted, held_out), cells, fitted))
             cells //= 2
         _, cells, fitted = min(tried, key=lambda trial: trial[0])
@@ -385,15 +380,11 @@ class Study:
 
     def crossing_table(self, spectral: dict[float, Errors]) -> Grid:
         """Measured and predicted crossings by dial."""
-        rows = [
-            (
-                f"{dial}",
-                f"{self.truth(dial).cp_error:.2e}",
-                f"{log_interval(self.crossings(spectral[dial])):.2e}",
-                f"{self.predicted_crossing(dial):.2e}",
-            )
-            for dial in self.dials
-        ]
+        rows = []
+        for dial in self.dials:
+            bias, predicted = self.truth(dial).cp_error, self.predicted_crossing(dial)
+            measured = log_interval(self.crossings(spectral[dial]))
+            rows.append((f"{dial}", f"{bias:.2e}", f"{measured:.2e}", f"{predicted:.2e}"))
         columns = ("dial", "epsilon_CP^2", "n of the crossing, measured", "predicted")
         return Grid("Where the joint class overtakes (L2 objective)", columns, rows)
 
@@ -401,12 +392,10 @@ class Study:
         self, name: str, objective: str, errors: dict[float, Errors], more: list[Curve]
     ) -> Plot:
         """L against n on CP and at the dial shown."""
+        shown = (0.0, "exact CP", "line"), (self.shown, f"dial {self.shown}", "dashed")
         curves = [
             curve(f"{kind}, {label}", self.n, log_interval(errors[dial][kind]), look, color)
-            for dial, label, look in (
-                (0.0, "exact CP", "line"),
-                (self.shown, f"dial {self.shown}", "dashed"),
-            )
+            for dial, label, look in shown
             for color, kind in enumerate(KINDS)
         ]
         return Plot(name, f"Tables, {objective}", "n", "L(g_n)", [*curves, *more])
