@@ -17,7 +17,6 @@ from fastr.report.plots import Figure
 from fastr.report.table import Table
 
 PAGE, FIGURES, TABLES = "index.html", "figures", "tables"
-FORMS = (".png", ".svg", ".csv", ".md", ".tex")
 MARK = "report.txt"
 """Lies in every report's folder: only such a folder may be overwritten by another report."""
 
@@ -64,9 +63,10 @@ def claim(out: Path) -> None:
         raise UserError(f"{out} is neither empty nor a report; choose another --out.")
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).touch()
-    for old in [*(out / FIGURES).glob("*"), *(out / TABLES).glob("*")]:
-        if old.suffix in FORMS:
-            old.unlink()
+    # Every figure and table has its CSV file; what has none is not of a report.
+    for old in [*(out / FIGURES).glob("*.csv"), *(out / TABLES).glob("*.csv")]:
+        for form in (".png", ".svg", ".md", ".tex", ".csv"):
+            old.with_suffix(form).unlink(missing_ok=True)
 
 
 def write_page(page: Page, path: Path) -> None:

@@ -4,36 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fastr.core import counted
+from fastr.report import plots, stats
 from fastr.report.page import Section
-from fastr.report.plots import (
-    DASHES,
-    FRAMES_LABEL,
-    GREY,
-    RETURN,
-    Axes,
-    Bar,
-    Figure,
-    Marker,
-    banded,
-    curves,
-    intervals,
-    markers,
-)
+from fastr.report.plots import Axes, Bar, Marker
 from fastr.report.reading import Found, Misfit, parsed
 from fastr.report.series import NAMES, TABLE_TASKS, Final, Origin, finals, horizons, labels, united
-from fastr.report.stats import (
-    FRAMES,
-    LARGEST_RETURN,
-    SCALED,
-    Middle,
-    Published,
-    comparable,
-    gains,
-    improvements,
-    middles,
-    published,
-    published_gains,
-)
+from fastr.report.stats import FRAMES, Middle, Published, published
 from fastr.report.table import Cell, Table, Value, file_name, shown
 
 WINDOW = "Mean of the last 10 evaluations, ± standard deviation over seeds (ddof 0)."
@@ -49,14 +25,14 @@ def sections(found: Found, seed: int = 0) -> tuple[list[Section], list[Final]]:
     parts = []
     if numbers:
         parts.append(curves_section(numbers))
-    if suite := any(final.task in SCALED for final in plain):
+    if suite := any(final.task in stats.SCALED for final in plain):
         parts.append(table_one(plain))
     if numbers:
         parts.append(Section("returns", "Measured returns", tables=[returns_table(numbers)]))
     if suite:
         parts.append(aggregate_section(plain, seed))
     if misfits := [one for group in found.misfits.values() for one in group]:
-        parts.append(misfit_section(misfits, gains(numbers)))
+        parts.append(misfit_section(misfits, stats.gains(numbers)))
     if found.tables:
         parts.append(copied_section(found))
     return [*parts, provenance_section(numbers, found, without)], numbers
@@ -68,9 +44,9 @@ def looks(everyone: Sequence[str]) -> dict[str, tuple[int, object]]:
     result: dict[str, tuple[int, object]] = {}
     for label in everyone:
         # From the eighth method on colours come again, with another dash.
-        color = families.index(label.partition(", ")[0]) % GREY
+        color = families.index(label.partition(", ")[0]) % plots.GREY
         before = sum(place == color for place, _ in result.values())
-        result[label] = color, DASHES[before % len(DASHES)]
+        result[label] = color, plots.DASHES[before % len(plots.DASHES)]
     return result
 
 
@@ -81,10 +57,10 @@ def curves_section(numbers: Sequence[Final]) -> Section:
         taken.append(file_name(f"curves-{task}", taken))
         here = [final for final in numbers if final.task == task]
         lines = [
-            banded(one.label, one.evaluated, one.returns, *styles[one.label])
+            plots.banded(one.label, one.evaluated, one.returns, *styles[one.label])
             for one in sorted(here, key=lambda final: [*styles].index(final.label))
         ]
-        figures.append(curves(taken[-1], task, lines, Axes(FRAMES_LABEL, RETURN)))
+        figures.append(plots.curves(taken[-1], task, lines, Axes(plots.FRAMES_LABEL, plots.RETURN)))
     text = (
         "Greedy evaluation return against frames (simulator steps; an agent step is several). "
         "Lines are means over seeds, bands one standard deviation, where all seeds of a method "
@@ -185,8 +161,8 @@ def returns_table(found: Sequence[Final]) -> Table:
 
 def aggregate_section(found: Sequence[Final], seed: int) -> Section:
     """Interquartile means and probabilities of improvement."""
-    kept, left_out = comparable(found)
-    panels, pairs, until = middles(kept, seed), improvements(kept, seed), horizons(kept)
+    kept, left_out = stats.comparable(found)
+    panels, pairs, until = stats.middles(kept, seed), stats.improvements(kept, seed), horizons(kept)
     styles = looks(labels(found))
     figures = [middle_figure(i, panel, until, styles) for i, panel in enumerate(panels, 1)]
     if pairs:
@@ -197,7 +173,7 @@ def aggregate_section(found: Sequence[Final], seed: int) -> Section:
         few = min(min(i.runs) / len(i.tasks) for i in pairs) < 5
         label = "P(X > Y) + P(X = Y) / 2, mean over shared tasks"
         title = "Probability of improvement"
-        figures.append(intervals("improvement", title, bars, label, 0.5, [FEW] * few))
+        figures.append(plots.intervals("improvement", title, bars, label, 0.5, [FEW] * few))
     texts = [
         "Over the DM Control Suite tasks whose returns lie between 0 and 1,000. Each run counts "
         "with the mean of its last ten evaluations up to the last frame that all compared methods "
@@ -217,7 +193,7 @@ def middle_figure(
     panel: Sequence[Middle],
     until: Mapping[str, int],
     styles: Mapping[str, tuple[int, object]],
-) -> Figure:
+) -> plots.Figure:
     """Interquartile means of the methods on one set of tasks."""
     tasks = panel[0].tasks
     where = ", ".join(f"{task} at {counted(until[task], 'frame')}" for task in tasks)
@@ -226,22 +202,24 @@ def middle_figure(
         for one in panel
     ]
     few = min(one.runs for one in panel) / len(tasks) < 5
-    return intervals(
+    return plots.intervals(
         f"iqm-{place}",
         f"Interquartile mean {f'on {tasks[0]}' if len(tasks) == 1 else f'over {len(tasks)} tasks'}",
         bars,
-        f"interquartile mean of return / {LARGEST_RETURN:,.0f}",
+        f"interquartile mean of return / {stats.LARGEST_RETURN:,.0f}",
         notes=[f"Compared on {where}.", *[FEW] * few],
     )
 
 
 def misfit_section(misfits: Sequence[Misfit], measured: Mapping[str, float]) -> Section:
     """Misfit of every dataset, and against the return gain where both are known."""
-    figures, gain = [], published_gains() | dict(measured)
+    figures, gain = [], stats.published_gains() | dict(measured)
     for kind, label in MISFITS.items():
         bars = [Bar(f"{one.task} ({one.dataset})", *getattr(one, kind)) for one in misfits]
         title = f"Excess test loss of CP over joint: {label}"
-        figures.append(intervals(f"misfit-{kind}", title, bars, f"{label} (CP less joint)", 0.0))
+        figures.append(
+            plots.intervals(f"misfit-{kind}", title, bars, f"{label} (CP less joint)", 0.0)
+        )
     known = [one for one in misfits if one.task in gain]
     names = [one.task if one.task in measured else f"{one.task} (paper)" for one in known]
     for kind, label in MISFITS.items() if known else ():
@@ -252,7 +230,9 @@ def misfit_section(misfits: Sequence[Misfit], measured: Mapping[str, float]) -> 
         ]
         axes = Axes(f"{label} (CP less joint)", "return gain: FaStR less CTRL-SR")
         title = f"Return gain against {label}"
-        figures.append(markers(f"misfit-gain-{kind}", title, points, axes, "action dimension"))
+        figures.append(
+            plots.markers(f"misfit-gain-{kind}", title, points, axes, "action dimension")
+        )
     text = (
         "Excess test loss of a factored predictor over a joint one (docs/misfit.md). (paper): the "
         "gain is from the paper's Table 1, as no pair of runs is given."
@@ -266,15 +246,12 @@ def copied_section(found: Found) -> Section:
     for path, lines in found.tables.items():
         taken.append(file_name(f"{path.parent.name}-{path.stem}", taken))
         columns = [shown(column).replace("_", " ") for column in lines[0]]
-        rows = [[as_number(shown(text)) for text in line.values()] for line in lines]
+        texts = [[shown(text) for text in line.values()] for line in lines]
+        rows = [
+            [text if math.isnan(parsed(text)) else parsed(text) for text in row] for row in texts
+        ]
         tables.append(Table(taken[-1], shown(path), columns, rows))
     return Section("tables", "Tables of other commands", tables=tables)
-
-
-def as_number(text: str) -> Value:
-    """A number, or the text that is none."""
-    value = parsed(text)
-    return text if math.isnan(value) else value
 
 
 def provenance_section(numbers: Sequence[Final], found: Found, without: Sequence[str]) -> Section:
