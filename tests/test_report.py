@@ -278,7 +278,8 @@ def test_the_tables_of_results_are_up_to_date(source, page, row, monkeypatch):
 
 def test_methods_differ_in_colour_and_their_variants_in_dashes():
     methods = ("FaStR", "CTRL-SR", HOSTILE)
-    found = looks([f"{name}{variant}" for name in methods for variant in ("", ", a", ", b")])
+    names = [f"{name}{variant}" for name in methods for variant in ("", ", a", ", b")]
+    found = looks(names, ["DrQ", *names])
     assert len({str(look) for look in found.values()}) == len(found) == 9
     assert len({color for color, _ in found.values()}) == 3
     assert found["FaStR"][1] == "-"

@@ -95,8 +95,8 @@ class Report:
                 (*(cell.text for cell in row[:4]), f"{row[4].text} {table.marks(row[4])}".strip())
                 for row in table.cells
             ]
-            columns = tuple(table.columns[:5])
-            print_table("Mean ± std over seeds of the last 10 evaluations", columns, rows)
+            title = "Mean ± std over seeds of the last 10 evaluations"
+            print_table(title, tuple(table.columns[:5]), rows)
             for note, letter in table.notes.items():
                 print(f"  {letter}: {note}")
         print(f"report  {page}")

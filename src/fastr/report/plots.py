@@ -100,8 +100,8 @@ class Figure:
     height: float = 4.0
     """Inches, without the legend."""
 
-    def render(self, *forms: str) -> list[bytes]:
-        """The picture in each form: svg, png or pdf."""
+    def save(self, *targets: Path | io.BytesIO) -> None:
+        """Write the picture: to a path in the form that its suffix names, to a buffer as SVG."""
         from cycler import cycler
         from matplotlib import rc_context
         from matplotlib.figure import Figure as Canvas
@@ -115,28 +115,20 @@ class Figure:
             axes.grid(alpha=0.3)
             axes.set_title(plain(self.title), fontsize=11, wrap=True)
             add_legend(axes)
-            pictures = []
-            for form in forms:
-                buffer = io.BytesIO()
+            for target in targets:
+                form = target.suffix[1:].lower() if isinstance(target, Path) else "svg"
                 date = {"Date": None} if form == "svg" else None
-                canvas.savefig(buffer, format=form, dpi=150, metadata=date)
-                pictures.append(buffer.getvalue())
-        return pictures
+                canvas.savefig(target, format=form, dpi=150, metadata=date)
 
     def svg(self) -> str:
         """The picture to stand within a page, in the page's colours."""
-        text = self.render("svg")[0].decode()
+        self.save(buffer := io.BytesIO())
+        text = buffer.getvalue().decode()
         text = re.sub(r"(?s)<metadata>.*?</metadata>", "", text[text.index("<svg") :])
         text = re.sub(r'<g id="[^"]*"', "<g", text)
         names = {shade: f"var(--c{place})" for place, shade in enumerate(COLORS)}
         names |= {"#000000": "var(--ink)", "#ffffff": "var(--paper)", "#b0b0b0": "var(--grid)"}
         return re.sub("|".join(names), lambda found: names[found[0]], text)
-
-    def save(self, *paths: Path) -> None:
-        """Write the picture, in the form that each path's suffix names."""
-        forms = (path.suffix[1:].lower() for path in paths)
-        for path, picture in zip(paths, self.render(*forms), strict=True):
-            path.write_bytes(picture)
 
 
 def add_legend(axes: Any) -> None:
@@ -219,7 +211,7 @@ def intervals(
 
     detail = ["detail"] if any(bar.detail for bar in bars) else []
     rows = [
-        [bar.label, bar.value, bar.low, bar.high, *[bar.detail for _ in detail]] for bar in bars
+        [bar.label, bar.value, bar.low, bar.high, bar.detail][: 4 + len(detail)] for bar in bars
     ]
     table = Table(name, title, ("name", x_label, "low", "high", *detail), rows)
     values = "; ".join(f"{bar.label} {bar.value:.3g}" for bar in bars)
@@ -228,11 +220,7 @@ def intervals(
 
 
 def markers(
-    name: str,
-    title: str,
-    points: Sequence[Marker],
-    axes: Axes,
-    color_label: str,
+    name: str, title: str, points: Sequence[Marker], axes: Axes, color_label: str
 ) -> Figure:
     """Labelled points with intervals along x."""
 

@@ -38,29 +38,32 @@ def sections(found: Found, seed: int = 0) -> tuple[list[Section], list[Final]]:
     return [*parts, provenance_section(numbers, found, without)], numbers
 
 
-def looks(everyone: Sequence[str]) -> dict[str, tuple[int, object]]:
+def looks(here: Sequence[str], everyone: Sequence[str]) -> dict[str, tuple[int, object]]:
     """Colour and dash of each label: one colour per method in all figures, dashes for variants."""
     families = list(dict.fromkeys(label.partition(", ")[0] for label in everyone))
     result: dict[str, tuple[int, object]] = {}
-    for label in everyone:
+    for label in here:
         # From the eighth method on colours come again, with another dash.
         color = families.index(label.partition(", ")[0]) % plots.GREY
         before = sum(place == color for place, _ in result.values())
-        result[label] = color, plots.DASHES[before % len(plots.DASHES)]
+        dash = 1 + (before - 1) % (len(plots.DASHES) - 1) if before else 0
+        result[label] = color, plots.DASHES[dash]
     return result
 
 
 def curves_section(numbers: Sequence[Final]) -> Section:
     """Learning curves, task by task."""
-    figures, taken, styles = [], [], looks(labels(numbers))
+    figures, taken, everyone = [], [], labels(numbers)
     for task in dict.fromkeys(final.task for final in numbers):
         taken.append(file_name(f"curves-{task}", taken))
-        here = [final for final in numbers if final.task == task]
+        here = {final.label: final for final in numbers if final.task == task}
+        styles = looks(sorted(here, key=everyone.index), everyone)
         lines = [
-            plots.banded(one.label, one.evaluated, one.returns, *styles[one.label])
-            for one in sorted(here, key=lambda final: [*styles].index(final.label))
+            plots.banded(label, here[label].evaluated, here[label].returns, *style)
+            for label, style in styles.items()
         ]
-        figures.append(plots.curves(taken[-1], task, lines, Axes(plots.FRAMES_LABEL, plots.RETURN)))
+        axes = Axes(plots.FRAMES_LABEL, plots.RETURN)
+        figures.append(plots.curves(taken[-1], task, lines, axes))
     text = (
         "Greedy evaluation return against frames (simulator steps; an agent step is several). "
         "Lines are means over seeds, bands one standard deviation, where all seeds of a method "
@@ -163,7 +166,7 @@ def aggregate_section(found: Sequence[Final], seed: int) -> Section:
     """Interquartile means and probabilities of improvement."""
     kept, left_out = stats.comparable(found)
     panels, pairs, until = stats.middles(kept, seed), stats.improvements(kept, seed), horizons(kept)
-    styles = looks(labels(found))
+    styles = looks(labels(found), labels(found))
     figures = [middle_figure(i, panel, until, styles) for i, panel in enumerate(panels, 1)]
     if pairs:
         bars = [
