@@ -4,7 +4,6 @@ import csv
 import os
 import re
 import shutil
-from functools import partial
 
 import pytest
 
@@ -16,6 +15,7 @@ from report_inputs import HOSTILE
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 OPTIONS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+WIDTHS = "[document.documentElement.scrollWidth, window.innerWidth]"
 PHONE, DESK = {"width": 390, "height": 800}, {"width": 1280, "height": 900}
 
 
@@ -32,37 +32,6 @@ def chromium():
         browser = driver.chromium.launch(executable_path=BROWSER, args=OPTIONS)
         yield browser
         browser.close()
-
-
-@pytest.fixture
-def visit(chromium):
-    """A function that opens an address; at the end nothing else was fetched or went wrong."""
-    asked, said, contexts, visited = [], [], [], set()
-
-    def visit(address, **options):
-        visited.add(address)
-        context = chromium.new_context(viewport=DESK, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(address)
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert {url for url in asked if not url.startswith("data:image/")} <= visited
-    assert said == []
-
-
-def background(page):
-    return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-
-def widths(page):
-    return page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
 
 
 FIGURES = (
@@ -106,9 +75,24 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(visit, path):
-    """A function that opens the page."""
-    return partial(visit, f"file://{path}")
+def opened(chromium, path):
+    """A function that opens the page; at the end nothing else was fetched or went wrong."""
+    asked, said, contexts = [], [], []
+
+    def visit(**options):
+        contexts.append(chromium.new_context(viewport=DESK, **options))
+        page = contexts[-1].new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(f"file://{path}")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert {url for url in asked if not url.startswith("data:image/")} <= {f"file://{path}"}
+    assert said == []
 
 
 def test_every_figure_and_table_has_its_files(path):
@@ -155,12 +139,12 @@ def test_no_scrolling_sideways_on_a_phone(opened):
     page = opened()
     for size in (PHONE, DESK):
         page.set_viewport_size(size)
-        inner, outer = widths(page)
+        inner, outer = page.evaluate(WIDTHS)
         assert inner <= outer == size["width"]
     page.set_viewport_size(PHONE)
     for details in page.locator("details summary").all():
         details.click()
-    assert widths(page)[0] <= PHONE["width"]
+    assert page.evaluate(WIDTHS)[0] <= PHONE["width"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +156,7 @@ def test_no_scrolling_sideways_on_a_phone(opened):
 )
 def test_dark_and_light(opened, scheme, paper, ink):
     page = opened(color_scheme=scheme)
-    assert background(page) == paper
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
     label = page.locator("figure svg text").first
     assert label.evaluate("text => getComputedStyle(text).fill") == ink
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as some
 from fastr.core import UserError
 from fastr.report.reading import (
     LARGEST_FILE,
-    evaluations,
     external,
     file_evaluations,
     read,
@@ -69,14 +68,6 @@ def put(folder, name, text, **about):
     return folder / f"{name}.csv"
 
 
-def outcome(reader, *arguments):
-    """What a reader returns, or what it says; anything else but a UserError fails the test."""
-    try:
-        return reader(*arguments), ""
-    except UserError as error:
-        return None, str(error)
-
-
 @QUICKLY
 @given(CURVES)
 def test_a_csv_gives_back_its_curves(tmp_path, curves):
@@ -87,17 +78,6 @@ def test_a_csv_gives_back_its_curves(tmp_path, curves):
     assert file_evaluations(path) == ({("", ""): expected}, 0)
 
 
-@QUICKLY
-@given(some.binary(max_size=80))
-def test_any_bytes_are_a_table_or_one_sentence(tmp_path, content):
-    path = tmp_path / "curve.csv"
-    path.write_bytes(b"frames,seed,return\n" + content)
-    found, said = outcome(file_evaluations, path)
-    assert "\n" not in said
-    curves = [seeds.values() for seeds in found.curves.values()] if found else []
-    assert all(map(all, curves)) if found else "curve.csv" in said
-
-
 JSON = some.recursive(
     some.none() | some.booleans() | some.floats() | some.integers() | some.text(max_size=9),
     lambda inner: (
@@ -105,33 +85,32 @@ JSON = some.recursive(
     ),
     max_leaves=6,
 )
+SIDECARS = some.dictionaries(some.sampled_from([*ABOUT, "note", "frames", "odd"]), JSON)
+ROWS = some.lists(some.dictionaries(some.sampled_from(["seed", "frames", "return"]), JSON))
+FILES = {
+    "curve.csv": (file_evaluations, some.binary(max_size=80).map(b"frames,seed,return\n".__add__)),
+    "curve.json": (read_sidecar, SIDECARS.map(lambda changes: json.dumps(ABOUT | changes))),
+    "rows.jsonl": (file_evaluations, ROWS.map(lambda rows: "\n".join(map(json.dumps, rows)))),
+    "report.json": (
+        read_misfits,
+        (JSON | some.fixed_dictionaries({"datasets": JSON | some.lists(JSON)})).map(json.dumps),
+    ),
+}
 
 
+@pytest.mark.parametrize("name", FILES)
 @QUICKLY
-@given(some.dictionaries(some.sampled_from([*ABOUT, "note", "frames", "odd"]), JSON))
-def test_any_sidecar_is_sound_or_one_sentence(tmp_path, changes):
-    path = tmp_path / "curve.json"
-    path.write_text(json.dumps(ABOUT | changes))
-    found, said = outcome(read_sidecar, path)
-    assert isinstance(found, dict) or "curve.json" in said
+@given(data=some.data())
+def test_any_content_is_sound_or_one_sentence(tmp_path, data, name):
+    reader, contents = FILES[name]
+    content = data.draw(contents)
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    try:
+        found, said = reader(tmp_path / name), ""
+    except UserError as error:
+        found, said = None, str(error)
+    assert name in said if found is None else found or name == "report.json"
     assert "\n" not in said
-
-
-@QUICKLY
-@given(some.lists(some.dictionaries(some.sampled_from(["kind", "seed", "frames", "return"]), JSON)))
-def test_any_rows_are_sound_or_one_sentence(rows):
-    marked = [row | {"kind": "evaluation"} for row in rows]
-    found, said = outcome(evaluations, marked, "here")
-    assert found or said.startswith("here")
-
-
-@QUICKLY
-@given(JSON | some.fixed_dictionaries({"datasets": JSON | some.lists(JSON)}))
-def test_any_misfit_is_sound_or_one_sentence(tmp_path, content):
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps(content))
-    found, said = outcome(read_misfits, path)
-    assert found == [] or "report.json" in said
 
 
 @pytest.mark.parametrize("change", [{"action_dim": 10**400}, {"nce_misfit": {"value": 10**400}}])
