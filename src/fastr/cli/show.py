@@ -5,14 +5,16 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TextIO, TypeVar
+from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fastr.core import write_errors
+from fastr.core import require, write_errors
+from fastr.envs.processes import PATIENCE_SECONDS
 
 Value = TypeVar("Value")
 NO_HINT = tyro.conf.arg(help_behavior_hint="")
@@ -24,6 +26,23 @@ Task = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 RESERVED: list[TextIO] = []
 """Standard output, once `reserve_stdout` keeps it for results."""
+
+
+@dataclass(frozen=True)
+class Watching:
+    """How the training is watched; no part of the run, so every start of it may choose anew."""
+
+    track: Several[Literal["tensorboard", "wandb"]] = ()
+    """Also log to TensorBoard (into the run directory) or Weights & Biases."""
+    patience: float = PATIENCE_SECONDS
+    """Seconds that a simulator may be silent within one agent step, in training or evaluation,
+    before the run stops with a sentence that names it (docs/survival.md)."""
+
+    def __post_init__(self):
+        require(self, "patience", low=1, high=86_400)
+
+
+USUAL = Watching()
 
 
 def places(metavar: str) -> Any:
@@ -55,11 +74,6 @@ def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None
     if title:
         console.print(title, style="italic", soft_wrap=True)
     console.print(table)
-
-
-def mib(size: int) -> str:
-    """Bytes for people."""
-    return f"{size / 2**20:,.0f} MiB"
 
 
 def write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:

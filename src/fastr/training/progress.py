@@ -6,13 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fastr import envs
 from fastr.core import counted
-from fastr.envs import shifts
 from fastr.training.config import TrainConfig
 
 MINUTE = 60.0
@@ -47,33 +44,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:,.1f} h"
 
 
-def frame_seconds(task: str, frame_skip: int) -> float | None:
-    """Simulated seconds per frame, measured on one agent step; None where there is no clock.
-
-    A module's own environment is not stepped in this process: it might end it.
-    """
-    if envs.module_of(task):
-        return None
-    with contextlib.closing(envs.load(shifts.split(task)[0], frame_skip)) as environment:
-        robot = environment.robot()
-        if robot is None:
-            return None
-        environment.reset(0)
-        before = robot.data.time
-        environment.step(np.zeros(environment.spec.action_dim, np.float32))
-        return (robot.data.time - before) / frame_skip
-
-
-def in_words(config: TrainConfig) -> str:
-    """Seeds and budget of a training, and what a frame and an agent step are."""
-    seconds, skip = frame_seconds(config.task, config.frame_skip), config.frame_skip
-    step = f"an agent step holds one action for {counted(skip, 'frame')}"
-    frames = f"{counted(len(config.seeds), 'seed')}, {counted(config.frames, 'frame')}"
-    if not seconds:
-        return f"{frames} (simulator steps); {step}"
-    return f"{frames} of {seconds:g} s; {step} ({1 / (skip * seconds):g} actions per second)"
-
-
 class TrainingProgress:
     """Shows the rows of a run as they are measured."""
 
@@ -82,7 +52,8 @@ class TrainingProgress:
         self.console = Console(file=sys.stderr)
         self.bar = bar_of("frames", self.console)
         self.task = self.bar.add_task(config.task, total=config.frames, figures="compiling ...")
-        self.evaluated: dict[int, dict[int, float]] = {}
+        self.evaluated: dict[int, list[float]] = {}
+        self.mean = ""
         self.last_step: tuple[float, int] | None = None
         self.rate = 0.0
         self.last_line = time.monotonic()
@@ -90,46 +61,35 @@ class TrainingProgress:
     def __call__(self, row: dict[str, Any]) -> None:
         """Take in one row of the run."""
         if row["kind"] == "evaluation":
-            self.evaluated.setdefault(row["frames"], {})[row["seed"]] = row["return"]
-            returns = self.evaluated[row["frames"]]
+            returns = self.evaluated.setdefault(row["frames"], [])
+            returns.append(row["return"])
             if len(returns) == len(self.config.seeds):
-                # The training has gone on meanwhile: the frame is the evaluation's, not its own.
-                mean = sum(returns.values()) / len(returns)
+                # Training has continued meanwhile: the frame is the evaluation's, not training's.
+                mean = sum(returns) / len(returns)
+                self.mean = f"return {mean:.0f}  "
                 seeds = f" over {counted(len(returns), 'seed')}" if len(returns) > 1 else ""
                 message = f"return {mean:.1f}{seeds} at frame {row['frames']:,}"
                 self.print_line(message, row["seconds"])
         else:
             self.measure(row["updates"])
             if time.monotonic() > self.last_line + MINUTE:
+                steps = (self.config.frames - row["frames"]) / self.config.frame_skip
+                left = f"about {duration(steps / self.rate)} left" if self.rate else ""
                 place = f"frame {row['frames']:,} of {self.config.frames:,}"
-                self.print_line(place, row["seconds"], self.left(row["frames"]))
-        self.bar.update(self.task, completed=self.frames(row), figures=self.figures())
-
-    def frames(self, row: dict[str, Any]) -> int:
-        """Frames reached: evaluations come in later than the frame they belong to."""
-        known = int(self.bar.tasks[0].completed)
-        return max(known, min(row["frames"], self.config.frames))
+                self.print_line(place, row["seconds"], left)
+        # Evaluations come in later than the frame they belong to.
+        frames = max(self.bar.tasks[0].completed, min(row["frames"], self.config.frames))
+        speed = f"{self.rate:,.0f} updates/s" if self.rate else "collecting random frames"
+        self.bar.update(self.task, completed=frames, figures=f"{self.mean}{speed}")
 
     def measure(self, updates: int) -> None:
         """Updates per second since the last row."""
         now = time.monotonic()
-        if self.last_step is not None and updates > self.last_step[1]:
-            self.rate = (updates - self.last_step[1]) / max(now - self.last_step[0], 1e-9)
-        if self.last_step is None or updates > self.last_step[1]:
+        if self.last_step is None:
             self.last_step = (now, updates)
-
-    def figures(self) -> str:
-        """The latest mean evaluation return and the rate."""
-        speed = f"{self.rate:,.0f} updates/s" if self.rate else "collecting random frames"
-        if not self.evaluated:
-            return speed
-        latest = self.evaluated[max(self.evaluated)].values()
-        return f"return {sum(latest) / len(latest):.0f}  {speed}"
-
-    def left(self, frames: int) -> str:
-        """Time for the remaining frames at this rate; empty before the first update."""
-        steps = (self.config.frames - frames) / self.config.frame_skip
-        return f"about {duration(steps / self.rate)} left" if self.rate else ""
+        elif updates > self.last_step[1]:
+            self.rate = (updates - self.last_step[1]) / max(now - self.last_step[0], 1e-9)
+            self.last_step = (now, updates)
 
     def print_line(self, message: str, seconds: float, left: str = "") -> None:
         """One line of text, unless a terminal shows the bar."""
@@ -140,7 +100,9 @@ class TrainingProgress:
         say(f"{self.config.task}: {message}", left, rate, f"{duration(seconds)} so far")
 
     def __enter__(self) -> "TrainingProgress":
-        say(f"{self.config.task}: {in_words(self.config)}")
+        config, held = self.config, counted(self.config.frame_skip, "frame")
+        frames = f"{counted(len(config.seeds), 'seed')}, {counted(config.frames, 'frame')}"
+        say(f"{config.task}: {frames} (simulator steps); an agent step holds one action for {held}")
         self.bar.start()
         if not self.console.is_terminal:
             say(f"{self.config.task}: starting and compiling")
