@@ -90,12 +90,10 @@ class Play:
     def run(self) -> int:
         """Render in this process."""
         from fastr.envs.simulator import TALLEST, WIDEST
-        from fastr.export.play import check_film, film, watch
+        from fastr.export.play import film, watch
 
         require(self, "height", low=64, high=TALLEST)
         require(self, "width", low=64, high=WIDEST)
-        if self.video is not None:
-            check_film(self.video)
         if self.seeds:
             require_seeds(self.seeds)
         trained = opened(self.run_directory)
