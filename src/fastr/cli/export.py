@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fastr.cli.looking import MOST_EPISODES, opened
-from fastr.cli.show import Flag, Maybe, Run, Several, print_json
+from fastr.cli.show import Json, Maybe, Run, Several, print_json
 from fastr.core import UserError, counted, require, require_seeds
 from fastr.runs import RunDirectory, made, refuse_used
 
@@ -22,7 +22,6 @@ class Export:
     """
 
     run_directory: Run
-    """The run's directory."""
     out: Path
     """Directory to write: new, or empty."""
     format: Literal["onnx", "safetensors"] = "onnx"
@@ -33,8 +32,7 @@ class Export:
     """Greedy episodes to play for the card's return; 0: the one measured in training alone."""
     license: str = "not stated"
     """Terms under which the policy may be passed on, for the card: an SPDX name, say."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Build, compare with the policy in JAX, play, write."""
@@ -88,8 +86,7 @@ class Collect:
     """Seeds to play with, one simulator each (default: the run's, or 0 for a task)."""
     frame_skip: Maybe[int] = None
     """Frames each action is held for on a task (default 2); a run has its own."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Play or copy, and print the size of the dataset."""

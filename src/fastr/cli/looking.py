@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from fastr.cli.show import Flag, Maybe, Run, Several, print_json, print_table
+from fastr.cli.show import Flag, Json, Maybe, Run, Several, print_json, print_table
 from fastr.core import counted, require, require_seeds
 from fastr.envs import require_imported
 from fastr.runs.directory import RunDirectory
@@ -23,11 +23,9 @@ class Eval:
     """Play greedy episodes with every seed's policy at the newest checkpoint."""
 
     run_directory: Run
-    """The run's directory."""
     episodes: int = 10
     """Episodes per seed."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Play the episodes in worker processes."""
@@ -74,7 +72,6 @@ class Play:
     """Film greedy episodes of all seeds side by side, or watch one seed in MuJoCo's viewer."""
 
     run_directory: Run
-    """The run's directory."""
     video: Maybe[Path] = None
     """File to write, one episode per seed, .mp4 or .gif (default: open the viewer)."""
     seeds: Several[int] = ()
@@ -116,8 +113,7 @@ class Info:
     coverage: Flag = False
     """Also measure how many directions of the next-state factor one batch can train, on transitions
     of a random policy (methods that rank next states)."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Count without allocating."""
@@ -169,8 +165,7 @@ class Bench:
     """Updates per repeat."""
     repeats: int = 5
     """Repeats; the median is reported."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Compile, warm up, measure."""

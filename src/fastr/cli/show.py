@@ -21,9 +21,14 @@ NO_HINT = tyro.conf.arg(help_behavior_hint="")
 """For an option whose help says what happens without it; the parser would add (default: None)."""
 Maybe = Annotated[Value | None, NO_HINT]
 Several = Annotated[tuple[Value, ...], NO_HINT]
-Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+Run = Annotated[
+    Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="The run's directory.")
+]
 Task = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
+Json = Annotated[
+    Flag, tyro.conf.arg(help="Print one JSON object on stdout and nothing else there.")
+]
 RESERVED: list[TextIO] = []
 """Standard output, once `reserve_stdout` keeps it for results."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastr.cli.interrupts import end_at_once, stop_requests, stopped_by
-from fastr.cli.show import USUAL, Flag, Maybe, Run, Watching, print_json, print_table
+from fastr.cli.show import USUAL, Json, Maybe, Run, Watching, print_json, print_table
 from fastr.core import RunError, StoppedError, UserError, counted, write_errors
 from fastr.envs import module_of, require_imported
 from fastr.envs.processes import WorkerError
@@ -32,8 +32,7 @@ class Train:
     out: Maybe[Path] = None
     """Run directory for all seeds (default: runs/TASK-METHOD-DATE)."""
     watching: Watching = USUAL
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Train from frame 0."""
@@ -55,10 +54,8 @@ class Resume:
     """Continue a stopped run from its last checkpoint, bit for bit on the same CPU."""
 
     run_directory: Run
-    """The run's directory."""
     watching: Watching = USUAL
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Train from the newest sound checkpoint."""
