@@ -14,7 +14,7 @@ import fastr
 import toy_envs  # A run on a module's task is only played if that is imported.
 from fastr import envs
 from fastr.cli import run
-from fastr.export.play import BACKGROUND, Strongest, side_by_side
+from fastr.export.play import Strongest
 from saved_runs import SEEDS, save_run
 
 TASK = "toy_envs:Cliff-v0"  # terminates after three frames
@@ -111,18 +111,6 @@ def test_what_may_never_end_is_refused_before_anything_is_written(
     save_run(tmp_path / "run", task=ENDLESS)
     refused([command, *arguments], f"{ENDLESS} has no step limit", "max_episode_steps")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-@pytest.mark.parametrize(
-    ("count", "shape"), [(1, (1, 1)), (3, (1, 3)), (4, (2, 2)), (5, (2, 3)), (10, (3, 4))]
-)
-def test_pictures_stand_in_rows_with_even_sides(count, shape):
-    shades = [20 + 10 * i for i in range(count)]
-    whole = side_by_side([np.full((11, 13, 3), shade, np.uint8) for shade in shades])
-    rows, columns = shape
-    assert whole.shape[:2] == (11 * rows + rows % 2, 13 * columns + columns % 2)
-    middles = whole[5 : 11 * rows : 11, 6 : 13 * columns : 13, 0].ravel().tolist()
-    assert middles == shades + [BACKGROUND[0]] * (rows * columns - count)
 
 
 @given(
