@@ -11,7 +11,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from fastr.cli.main import after_imports, command, run
+from fastr.cli import after_imports, command, run
 from fastr.core import EnvSpec
 from fastr.training.config import preset
 from fastr.training.learner import Engine

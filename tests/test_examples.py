@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from fastr.cli.main import after_imports, command, run
+from fastr.cli import after_imports, command, run
 from fastr.core import EnvSpec, UserError
 from fastr.representations.scores import ranking_losses
 from fastr.training.config import METHODS, from_json, named, preset, register, to_json

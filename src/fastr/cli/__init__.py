@@ -5,6 +5,6 @@ looking, report, sweep, data (misfit), transfer, theory and export have a group 
 imported when asked for. show is shared by all; interrupts makes Ctrl-C a request to save.
 """
 
-from fastr.cli.main import command, run
+from fastr.cli.main import after_imports, command, run
 
-__all__ = ["command", "run"]
+__all__ = ["after_imports", "command", "run"]

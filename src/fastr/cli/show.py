@@ -13,8 +13,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fastr.core import require, write_errors
-from fastr.envs.processes import PATIENCE_SECONDS
+from fastr.core import PATIENCE_SECONDS, require, write_errors
 
 Value = TypeVar("Value")
 NO_HINT = tyro.conf.arg(help_behavior_hint="")
