@@ -149,15 +149,21 @@ def greedy_return(environment, act, seed):
     return total
 
 
-def test_the_example_controls_without_jax(saved, exported):
+def returns_of_example(script, *arguments):
+    """The numbers that end the lines of an example, run without JAX and fastr."""
     code = (
-        "import runpy, sys; sys.argv = ['x', sys.argv[1]]; "
-        f"runpy.run_path({str(ROOT / 'examples' / 'control_with_onnx.py')!r}); "
+        "import runpy, sys; sys.argv = ['x', *sys.argv[1:]]; "
+        f"runpy.run_path({str(ROOT / 'examples' / script)!r}, run_name='__main__'); "
         "assert not {'jax', 'fastr'} & set(sys.modules)"
     )
-    command = [sys.executable, "-c", code, str(exported / "policy.onnx")]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = [float(line.rpartition(" ")[2]) for line in said.splitlines()]
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
+
+
+def test_the_example_controls_without_jax(saved, exported):
+    found = returns_of_example("control_with_onnx.py", exported / "policy.onnx")
     trained = fastr.load(saved, seed=SEEDS[1])
     environment = envs.load("gym:Pendulum-v1", 1)
     expected = [greedy_return(environment, trained.act, episode) for episode in range(10)]
@@ -171,15 +177,7 @@ def test_the_example_films_policies_without_jax(tmp_path):
     for seed, out in zip(SEEDS, folders, strict=True):
         options = ["--format", "safetensors", "--episodes", "0", "--seed", str(seed)]
         assert run(["export", str(tmp_path / "run"), "--out", str(out), *options]) == 0
-    code = (
-        "import runpy, sys; sys.argv = ['x', *sys.argv[1:]]; "
-        f"runpy.run_path({str(ROOT / 'examples' / 'film_policies.py')!r}, run_name='__main__'); "
-        "assert not {'jax', 'fastr'} & set(sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(film), *map(str, folders)]
-    environment = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    found = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
+    found = returns_of_example("film_policies.py", film, *folders)
     simulator = envs.load(task, frame_skip)
     expected = [
         greedy_return(simulator, fastr.load(tmp_path / "run", seed=seed).act, 0) for seed in SEEDS
