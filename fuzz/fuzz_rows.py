@@ -3,7 +3,7 @@
 from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.report.evaluations import row_evaluations
+    from fastr.report.reading import evaluations
     from fastr.runs.directory import RunDirectory
     from fastr.runs.summary import curve_csv, summary
 
@@ -17,7 +17,7 @@ def read(data: bytes) -> None:
     rows = RunDirectory.open(PLACE).rows()
     summary(rows, (0, 1))
     curve_csv(rows, (0, 1))
-    row_evaluations(rows, "rows")
+    evaluations(rows, "rows")
 
 
 if __name__ == "__main__":

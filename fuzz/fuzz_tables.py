@@ -3,21 +3,12 @@
 from harness import atheris, folder, fuzz
 
 with atheris.instrument_imports(include=["fastr"]):
-    from fastr.report.evaluations import csv_evaluations
-    from fastr.report.gains import read_misfits
-    from fastr.report.reading import (
-        Found,
-        coverage_lines,
-        jsonl_evaluations,
-        read_sidecar,
-        take,
-    )
+    from fastr.report.reading import Found, file_evaluations, read_misfits, read_sidecar, take
 
 PLACE = folder()
 READERS = (
-    ("curve.csv", csv_evaluations),
-    ("coverage.csv", coverage_lines),
-    ("rows.jsonl", jsonl_evaluations),
+    ("curve.csv", file_evaluations),
+    ("rows.jsonl", file_evaluations),
     ("curve.json", read_sidecar),
     ("table.csv", lambda path: take(path, Found())),
     ("report.json", read_misfits),

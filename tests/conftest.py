@@ -46,8 +46,6 @@ import pytest
 from hypothesis import settings
 
 import fastr.training.loop
-from browsing import chromium as chromium
-from browsing import visit as visit
 from checkpointing import pristine as pristine
 from checkpointing import run as run
 from fastr.agents.spectral import Spectral, SpectralConfig, Target

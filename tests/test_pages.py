@@ -1,16 +1,38 @@
 """The page: names are text, nothing is fetched or run, it fits any screen, light and dark."""
 
 import csv
+import os
 import re
-from functools import partial
+import shutil
 
 import pytest
 
-from browsing import DESK, PHONE, background, widths
 from fastr.report.page import Page, Section, write_page
 from fastr.report.plots import Axes, Bar, Curve, Marker, curves, intervals, markers
 from fastr.report.table import Cell, Table
 from report_inputs import HOSTILE
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+OPTIONS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+WIDTHS = "[document.documentElement.scrollWidth, window.innerWidth]"
+PHONE, DESK = {"width": 390, "height": 800}, {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """The browser; without one the tests are skipped, or fail where it is required."""
+    if BROWSER is None:
+        if os.environ.get("FASTR_BROWSER") == "required":
+            pytest.fail("chromium is not installed, and FASTR_BROWSER=required")
+        pytest.skip("chromium is not installed (apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=BROWSER, args=OPTIONS)
+        yield browser
+        browser.close()
+
 
 FIGURES = (
     curves(
@@ -53,14 +75,29 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(visit, path):
-    """A function that opens the page."""
-    return partial(visit, f"file://{path}")
+def opened(chromium, path):
+    """A function that opens the page; at the end nothing else was fetched or went wrong."""
+    asked, said, contexts = [], [], []
+
+    def visit(**options):
+        contexts.append(chromium.new_context(viewport=DESK, **options))
+        page = contexts[-1].new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(f"file://{path}")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert {url for url in asked if not url.startswith("data:image/")} <= {f"file://{path}"}
+    assert said == []
 
 
 def test_every_figure_and_table_has_its_files(path):
     for figure in FIGURES:
-        for form, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        for form, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
             file = path.parent / "figures" / f"{figure.name}.{form}"
             assert file.read_bytes().startswith(start)
     with (path.parent / "figures" / "curves.csv").open(newline="") as file:
@@ -102,12 +139,12 @@ def test_no_scrolling_sideways_on_a_phone(opened):
     page = opened()
     for size in (PHONE, DESK):
         page.set_viewport_size(size)
-        inner, outer = widths(page)
+        inner, outer = page.evaluate(WIDTHS)
         assert inner <= outer == size["width"]
     page.set_viewport_size(PHONE)
     for details in page.locator("details summary").all():
         details.click()
-    assert widths(page)[0] <= PHONE["width"]
+    assert page.evaluate(WIDTHS)[0] <= PHONE["width"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +156,7 @@ def test_no_scrolling_sideways_on_a_phone(opened):
 )
 def test_dark_and_light(opened, scheme, paper, ink):
     page = opened(color_scheme=scheme)
-    assert background(page) == paper
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
     label = page.locator("figure svg text").first
     assert label.evaluate("text => getComputedStyle(text).fill") == ink
 

@@ -11,10 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from fastr.core import UserError
-from fastr.report.evaluations import LARGEST_FILE, csv_evaluations, row_evaluations
-from fastr.report.gains import read_misfits
-from fastr.report.reading import external, read, read_sidecar
-from fastr.report.series import aligned, finals, shortcomings, united
+from fastr.report.reading import (
+    LARGEST_FILE,
+    external,
+    file_evaluations,
+    read,
+    read_misfits,
+    read_sidecar,
+)
+from fastr.report.series import finals, united
 from fastr.report.table import csv_cell, latex, markdown, shown
 from report_inputs import misfit_report, write_run
 
@@ -50,7 +55,7 @@ def test_an_external_curve_may_come_through_a_pipe():
     with open(reading_end), open(writing_end, "w") as pipe:
         pipe.write("frames,seed,return\n0,0,1\n10000,0,5\n")
         pipe.close()
-        (series,) = external("X", "humanoid-walk", Path(f"/dev/fd/{reading_end}"))
+        series = external("X", "humanoid-walk", Path(f"/dev/fd/{reading_end}"))
     assert series.curves == {"0": ((0, 1.0), (10_000, 5.0))}
 
 
@@ -63,37 +68,14 @@ def put(folder, name, text, **about):
     return folder / f"{name}.csv"
 
 
-def outcome(reader, *arguments):
-    """What a reader returns, or what it says; anything else but a UserError fails the test."""
-    try:
-        return reader(*arguments), ""
-    except UserError as error:
-        return None, str(error)
-
-
-def table(curves):
-    return {seed: tuple(sorted(points.items())) for seed, points in curves.items()}
-
-
 @QUICKLY
 @given(CURVES)
 def test_a_csv_gives_back_its_curves(tmp_path, curves):
     path = tmp_path / "curve.csv"
     lines = [f"{f},{s},{v!r}" for s, points in curves.items() for f, v in points.items()]
     path.write_text("\n".join(["frames,seed,return", *lines, ""]))
-    ((key, found),) = csv_evaluations(path).items()
-    assert key == ("", "")
-    assert found.curves == table(curves)
-
-
-@QUICKLY
-@given(some.binary(max_size=80))
-def test_any_bytes_are_a_table_or_one_sentence(tmp_path, content):
-    path = tmp_path / "curve.csv"
-    path.write_bytes(b"frames,seed,return\n" + content)
-    found, said = outcome(csv_evaluations, path)
-    assert "\n" not in said
-    assert all(curve for one in (found or {}).values() for curve in one.curves.values())
+    expected = {seed: tuple(sorted(points.items())) for seed, points in curves.items()}
+    assert file_evaluations(path) == ({("", ""): expected}, 0)
 
 
 JSON = some.recursive(
@@ -103,33 +85,32 @@ JSON = some.recursive(
     ),
     max_leaves=6,
 )
+SIDECARS = some.dictionaries(some.sampled_from([*ABOUT, "note", "frames", "odd"]), JSON)
+ROWS = some.lists(some.dictionaries(some.sampled_from(["seed", "frames", "return"]), JSON))
+FILES = {
+    "curve.csv": (file_evaluations, some.binary(max_size=80).map(b"frames,seed,return\n".__add__)),
+    "curve.json": (read_sidecar, SIDECARS.map(lambda changes: json.dumps(ABOUT | changes))),
+    "rows.jsonl": (file_evaluations, ROWS.map(lambda rows: "\n".join(map(json.dumps, rows)))),
+    "report.json": (
+        read_misfits,
+        (JSON | some.fixed_dictionaries({"datasets": JSON | some.lists(JSON)})).map(json.dumps),
+    ),
+}
 
 
+@pytest.mark.parametrize("name", FILES)
 @QUICKLY
-@given(some.dictionaries(some.sampled_from([*ABOUT, "note", "frames", "seconds", "odd"]), JSON))
-def test_any_sidecar_is_sound_or_one_sentence(tmp_path, changes):
-    path = tmp_path / "curve.json"
-    path.write_text(json.dumps(ABOUT | changes))
-    found, said = outcome(read_sidecar, path)
-    assert isinstance(found, dict) or "curve.json" in said
+@given(data=some.data())
+def test_any_content_is_sound_or_one_sentence(tmp_path, data, name):
+    reader, contents = FILES[name]
+    content = data.draw(contents)
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    try:
+        found, said = reader(tmp_path / name), ""
+    except UserError as error:
+        found, said = None, str(error)
+    assert name in said if found is None else found or name == "report.json"
     assert "\n" not in said
-
-
-@QUICKLY
-@given(some.lists(some.dictionaries(some.sampled_from(["kind", "seed", "frames", "return"]), JSON)))
-def test_any_rows_are_sound_or_one_sentence(rows):
-    marked = [row | {"kind": "evaluation"} for row in rows]
-    found, said = outcome(row_evaluations, marked, "here")
-    assert found is not None or said.startswith("here, row ")
-
-
-@QUICKLY
-@given(JSON | some.fixed_dictionaries({"datasets": JSON | some.lists(JSON)}))
-def test_any_misfit_is_sound_or_one_sentence(tmp_path, content):
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps(content))
-    found, said = outcome(read_misfits, path)
-    assert found == [] or "report.json" in said
 
 
 @pytest.mark.parametrize("change", [{"action_dim": 10**400}, {"nce_misfit": {"value": 10**400}}])
@@ -140,7 +121,7 @@ def test_a_misfit_with_a_number_beyond_all_bounds_is_refused(tmp_path, change):
     content = json.loads(path.read_text())
     content["datasets"][0] |= change
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="is not a report"):
+    with pytest.raises(UserError, match=r"report\.json: .* must be a"):
         read_misfits(path)
 
 
@@ -155,13 +136,13 @@ def test_no_file_is_read_beyond_a_bound(tmp_path):
     ("text", "said"),
     [
         ("frames,seed\n1,2\n", "no column return"),
-        ("frames,seed,return\n", "no evaluation"),
+        ("frames,seed,return\n", "has no lines"),
         ("frames,seed,return\n1,0,2\n1,0,3\n", "frame 1 of this seed occurs twice"),
         ("frames,seed,return\n1.5,0,2\n", "line 2: frames is '1.5'"),
         ("frames,seed,return\n-1,0,2\n", "frames is '-1'"),
         ("frames,seed,return\n1,0,nan\n", "return is 'nan'"),
         ("frames,seed,return\n1,0,1e400\n", "return is '1e400'"),
-        ("frames,seed,return\n1,,2\n", "the seed is empty"),
+        ("frames,seed,return\n1,,2\n", "the seed is ''"),
         ("frames,seed,return\n1,0\n", "line 2"),
         ("frames,seed,return,seed\n1,0,2,3\n", "two columns of the same name"),
     ],
@@ -170,7 +151,7 @@ def test_a_wrong_table_is_said_with_its_place(tmp_path, text, said):
     path = tmp_path / "curve.csv"
     path.write_text(text)
     with pytest.raises(UserError, match=r"curve\.csv") as error:
-        csv_evaluations(path)
+        file_evaluations(path)
     assert said in str(error.value)
 
 
@@ -231,40 +212,19 @@ def one(tmp_path, text, **about):
 
 def test_missing_seeds_frames_and_evaluations_are_named(tmp_path):
     text = "frames,seed,return\n0,0,1\n10,0,2\n20,0,3\n0,1,1\n20,1,5\n0,2,1\n10,2,1\n"
-    series = one(tmp_path, text, seeds=[0, 1, 2, 3], frames=30)
-    assert shortcomings(series) == [
+    (final,), _ = finals([one(tmp_path, text, seeds=[0, 1, 2, 3], frames=30)])
+    assert final.notes == (
         "no evaluation of seed 3",
         "seed 0 ends at 20 of 30 frames",
         "seed 1 ends at 20 of 30 frames",
         "seed 2 ends at 10 of 30 frames",
-        "seed 1 lacks 1 evaluation that other seeds have",
-    ]
+        "only 1 evaluation, all averaged",
+    )
     # Only where all seeds were evaluated is anything averaged.
-    assert aligned(series).evaluated.tolist() == [0]
-
-
-def test_curves_without_a_common_frame_have_no_number(tmp_path):
-    series = one(tmp_path, "frames,seed,return\n0,0,1\n10,1,2\n")
-    found, without = finals([series])
+    assert final.evaluated.tolist() == [0]
+    found, without = finals([one(tmp_path, "frames,seed,return\n0,0,1\n10,1,2\n")])
     assert found == []
     assert "no frame at which all its seeds were evaluated" in without[0]
-
-
-def test_external_curves(tmp_path):
-    path = tmp_path / "peer.csv"
-    path.write_text("task,frames,seed,return\ndog-run,0,x,1\nwalker-walk,0,x,2\n")
-    assert {s.task: s.label for s in external("DR.Q", "all", path)} == {
-        "dog-run": "DR.Q",
-        "walker-walk": "DR.Q",
-    }
-    (found,) = external("DR.Q", "dog-run", path)
-    assert found.curves == {"x": ((0, 1.0),)}
-    with pytest.raises(UserError, match="nothing on humanoid-run"):
-        external("DR.Q", "humanoid-run", path)
-    path.write_text("frames,seed,return\n0,x,1\n")
-    assert external("DR.Q", "dog-run", path)[0].task == "dog-run"
-    with pytest.raises(UserError, match="no column task"):
-        external("DR.Q", "all", path)
 
 
 def test_tasks_of_files_have_their_one_spelling(tmp_path):
@@ -274,9 +234,12 @@ def test_tasks_of_files_have_their_one_spelling(tmp_path):
     found = one(tmp_path / "column", columns, task=None)
     assert (found.task, found.seeds) == ("dog-run@latency=2", ("0", "1"))
     path = tmp_path / "peer.csv"
-    path.write_text("task,frames,seed,return\ndog_run,0,x,1\n")
-    for typed in ("all", "dog_run", "dog-run"):
-        assert [series.task for series in external("DR.Q", typed, path)] == ["dog-run"]
+    path.write_text("task,frames,seed,return\ndog_run,0,x,1\nwalker-walk,0,x,2\n")
+    for typed in ("dog_run", "dog-run"):
+        series = external("DR.Q", typed, path)
+        assert (series.task, series.label, series.curves) == ("dog-run", "DR.Q", {"x": ((0, 1.0),)})
+    with pytest.raises(UserError, match="must have one curve"):
+        external("DR.Q", "humanoid-run", path)
 
 
 def test_the_same_name_and_seed_twice_is_kept_apart(tmp_path):

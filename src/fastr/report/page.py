@@ -12,11 +12,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from fastr.core import write_errors
+from fastr.core import UserError, write_errors
 from fastr.report.plots import Figure
 from fastr.report.table import Table
 
 PAGE, FIGURES, TABLES = "index.html", "figures", "tables"
+MARK = "report.txt"
+"""Lies in every report's folder: only such a folder may be overwritten by another report."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,6 @@ class Page:
     sections: Sequence[Section]
     command: str
     version: str = ""
-    formats: Sequence[str] = ("png", "svg", "pdf")
-    """Forms in which each figure is written beside the page."""
 
     def html(self) -> str:
         """The page as text."""
@@ -52,7 +52,21 @@ class Page:
         environment = Environment(
             autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
         )
-        return environment.from_string(template).render(page=self, formats=list(self.formats))
+        return environment.from_string(template).render(page=self)
+
+
+def claim(out: Path) -> None:
+    """Create the folder, or empty an earlier report; UserError if something else is there."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose another --out.")
+    if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
+        raise UserError(f"{out} is neither empty nor a report; choose another --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).touch()
+    # Every figure and table has its CSV file; what has none is not of a report.
+    for old in [*(out / FIGURES).glob("*.csv"), *(out / TABLES).glob("*.csv")]:
+        for form in (".png", ".svg", ".md", ".tex", ".csv"):
+            old.with_suffix(form).unlink(missing_ok=True)
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -63,9 +77,10 @@ def write_page(page: Page, path: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         every = [figure for section in page.sections for figure in section.figures]
         for figure in track(every, "drawing", console=Console(stderr=True), transient=True):
-            figure.save(*(figures / f"{figure.name}.{form}" for form in page.formats))
+            figure.save(*(figures / f"{figure.name}.{form}" for form in ("png", "svg")))
             (figures / f"{figure.name}.csv").write_text(figure.numbers.csv(), "utf-8")
         for table in [table for section in page.sections for table in section.tables]:
             (tables / f"{table.name}.csv").write_text(table.csv(), "utf-8")
+            (tables / f"{table.name}.md").write_text(table.markdown(), "utf-8")
             (tables / f"{table.name}.tex").write_text(table.latex(page.command), "utf-8")
         path.write_text(page.html(), encoding="utf-8")

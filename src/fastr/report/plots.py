@@ -17,7 +17,7 @@ from fastr.report.table import Table, Value
 from fastr.runs.summary import evaluations
 
 RETURN = "return of the greedy policy"
-FRAMES = "frames (simulator steps)"
+FRAMES_LABEL = "frames (simulator steps)"
 COLORS = ("#0072b2", "#d55e00", "#00845f", "#aa3377", "#8f6a00", "#2f93c9", "#7f4b1e", "#555555")
 """Okabe and Ito's set, darkened until each has a contrast of 3 to 1 with white.
 
@@ -43,6 +43,14 @@ class Curve(NamedTuple):
     """Place among COLORS; None takes the next one."""
     dash: Any = "-"
     """A matplotlib line style."""
+
+
+def banded(
+    label: str, x: Numbers, returns: np.ndarray, color: int | None = None, dash: Any = "-"
+) -> Curve:
+    """Mean over seeds, with a band of one standard deviation."""
+    mean, std = returns.mean(axis=0), returns.std(axis=0)
+    return Curve(label, x, mean, mean - std, mean + std, color, dash)
 
 
 class Bar(NamedTuple):
@@ -92,8 +100,8 @@ class Figure:
     height: float = 4.0
     """Inches, without the legend."""
 
-    def render(self, *forms: str) -> list[bytes]:
-        """The picture in each form: svg, png or pdf."""
+    def save(self, *targets: Path | io.BytesIO) -> None:
+        """Write the picture: to a path in the form that its suffix names, to a buffer as SVG."""
         from cycler import cycler
         from matplotlib import rc_context
         from matplotlib.figure import Figure as Canvas
@@ -107,28 +115,20 @@ class Figure:
             axes.grid(alpha=0.3)
             axes.set_title(plain(self.title), fontsize=11, wrap=True)
             add_legend(axes)
-            pictures = []
-            for form in forms:
-                buffer = io.BytesIO()
+            for target in targets:
+                form = target.suffix[1:].lower() if isinstance(target, Path) else "svg"
                 date = {"Date": None} if form == "svg" else None
-                canvas.savefig(buffer, format=form, dpi=150, metadata=date)
-                pictures.append(buffer.getvalue())
-        return pictures
+                canvas.savefig(target, format=form, dpi=150, metadata=date)
 
     def svg(self) -> str:
         """The picture to stand within a page, in the page's colours."""
-        text = self.render("svg")[0].decode()
+        self.save(buffer := io.BytesIO())
+        text = buffer.getvalue().decode()
         text = re.sub(r"(?s)<metadata>.*?</metadata>", "", text[text.index("<svg") :])
         text = re.sub(r'<g id="[^"]*"', "<g", text)
         names = {shade: f"var(--c{place})" for place, shade in enumerate(COLORS)}
         names |= {"#000000": "var(--ink)", "#ffffff": "var(--paper)", "#b0b0b0": "var(--grid)"}
         return re.sub("|".join(names), lambda found: names[found[0]], text)
-
-    def save(self, *paths: Path) -> None:
-        """Write the picture, in the form that each path's suffix names."""
-        forms = (path.suffix[1:].lower() for path in paths)
-        for path, picture in zip(paths, self.render(*forms), strict=True):
-            path.write_bytes(picture)
 
 
 def add_legend(axes: Any) -> None:
@@ -154,7 +154,6 @@ def curves(
     lines: Sequence[Curve],
     axes: Axes,
     levels: Sequence[tuple[str, float]] = (),
-    notes: Sequence[str] = (),
 ) -> Figure:
     """Lines over a common axis; levels are values that belong to no x, drawn across."""
 
@@ -165,14 +164,12 @@ def curves(
             label = plain(line.label) if line.label else None
             (drawn,) = canvas.plot(line.x, line.y, linestyle=line.dash, label=label, **shade, **few)
             if len(line.low):
-                color = drawn.get_color()
-                canvas.fill_between(
-                    line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
-                )
+                look = {"color": drawn.get_color(), "alpha": 0.15, "linewidth": 0}
+                canvas.fill_between(line.x, line.low, line.high, **look)
         for label, level in levels:
             canvas.axhline(level, linestyle=":", color=COLORS[GREY], label=plain(label))
         canvas.set(xscale=axes.x_scale, yscale=axes.y_scale, xlabel=axes.x, ylabel=axes.y)
-        if axes.x == FRAMES:
+        if axes.x == FRAMES_LABEL:
             canvas.xaxis.set_major_formatter("{x:,.0f}")
             canvas.locator_params(axis="x", nbins=6)
         if axes.y_scale == "linear" and canvas.dataLim.y0 >= 0:
@@ -185,14 +182,9 @@ def curves(
         rows += [[line.label, *point] for point in zip(*columns, strict=True)]
     rows += [[label, None, level, None, None] for label, level in levels]
     ends = "; ".join(f"{line.label} {line.y[-1]:,.4g}" for line in lines if len(line.y))
-    return Figure(
-        name,
-        title,
-        draw,
-        Table(name, title, ("curve", axes.x, axes.y, "low", "high"), rows),
-        f"{title}. {axes.y} against {axes.x}; at the end: {ends}.",
-        notes,
-    )
+    table = Table(name, title, ("curve", axes.x, axes.y, "low", "high"), rows)
+    text = f"{title}. {axes.y} against {axes.x}; at the end: {ends}."
+    return Figure(name, title, draw, table, text)
 
 
 def intervals(
@@ -206,11 +198,10 @@ def intervals(
     """Estimates with intervals, the first on top; the reference is a value to compare with."""
 
     def draw(canvas: Any) -> None:
-        for row, bar in enumerate(bars):
-            shade = COLORS[bar.color % len(COLORS)]
-            if bar.low is not None and bar.high is not None:
-                canvas.plot([bar.low, bar.high], [row, row], color=shade, linewidth=2)
-            canvas.plot([bar.value], [row], "o", color=shade)
+        rows, shades = range(len(bars)), [COLORS[bar.color % len(COLORS)] for bar in bars]
+        ends = [(bar.low, bar.high) if bar.low is not None else (bar.value,) * 2 for bar in bars]
+        canvas.hlines(rows, *zip(*ends, strict=True), colors=shades, linewidth=2)
+        canvas.scatter([bar.value for bar in bars], rows, c=shades, s=36, zorder=2)
         if reference is not None:
             canvas.axvline(reference, color=COLORS[GREY], linewidth=1)
         canvas.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars], fontsize=9)
@@ -220,54 +211,36 @@ def intervals(
 
     detail = ["detail"] if any(bar.detail for bar in bars) else []
     rows = [
-        [bar.label, bar.value, bar.low, bar.high, *[bar.detail for _ in detail]] for bar in bars
+        [bar.label, bar.value, bar.low, bar.high, bar.detail][: 4 + len(detail)] for bar in bars
     ]
+    table = Table(name, title, ("name", x_label, "low", "high", *detail), rows)
     values = "; ".join(f"{bar.label} {bar.value:.3g}" for bar in bars)
-    return Figure(
-        name,
-        title,
-        draw,
-        Table(name, title, ("name", x_label, "low", "high", *detail), rows),
-        f"{title}. {x_label}: {values}.",
-        notes,
-        height=1.5 + 0.34 * len(bars),
-    )
+    text, height = f"{title}. {x_label}: {values}.", 1.5 + 0.34 * len(bars)
+    return Figure(name, title, draw, table, text, notes, height)
 
 
 def markers(
-    name: str,
-    title: str,
-    points: Sequence[Marker],
-    axes: Axes,
-    color_label: str,
-    notes: Sequence[str] = (),
+    name: str, title: str, points: Sequence[Marker], axes: Axes, color_label: str
 ) -> Figure:
     """Labelled points with intervals along x."""
 
     def draw(canvas: Any) -> None:
-        for one in points:
-            canvas.plot([one.low, one.high], [one.y] * 2, color="grey", linewidth=1, zorder=1)
-        colors = [one.color for one in points]
-        drawn = canvas.scatter(
-            [one.x for one in points],
-            [one.y for one in points],
-            c=colors,
-            s=[25 + 5 * color for color in colors],
-            vmin=0,
-            vmax=max(colors),
-            zorder=2,
-        )
+        _, x, low, high, y, colors = zip(*points, strict=True)
+        canvas.hlines(y, low, high, color="grey", linewidth=1, zorder=1)
+        sizes = [25 + 5 * color for color in colors]
+        drawn = canvas.scatter(x, y, c=colors, s=sizes, vmin=0, vmax=max(colors), zorder=2)
         canvas.margins(0.12)
         middle = np.mean(canvas.get_xlim())
         for one in points:
             # Towards the middle of the figure, so that no name leaves it.
+            right, below = one.x > middle, one.y < 0
             canvas.annotate(
                 plain(one.label),
                 (one.x, one.y),
-                xytext=(-6 if one.x > middle else 6, -4 if one.y < 0 else 4),
+                xytext=(-6 if right else 6, -4 if below else 4),
                 textcoords="offset points",
-                ha="right" if one.x > middle else "left",
-                va="top" if one.y < 0 else "bottom",
+                ha="right" if right else "left",
+                va="top" if below else "bottom",
                 fontsize=8,
             )
         for line in (canvas.axhline, canvas.axvline):
@@ -277,14 +250,8 @@ def markers(
 
     values = "; ".join(f"{one.label} {one.x:.3g}, {one.y:.3g}" for one in points)
     columns = ("name", axes.x, "low", "high", axes.y, color_label)
-    return Figure(
-        name,
-        title,
-        draw,
-        Table(name, title, columns, points),
-        f"{title}. {axes.x}, {axes.y}: {values}.",
-        notes,
-    )
+    text = f"{title}. {axes.x}, {axes.y}: {values}."
+    return Figure(name, title, draw, Table(name, title, columns, points), text)
 
 
 def learning_curve(
@@ -293,42 +260,19 @@ def learning_curve(
     """Draw mean evaluation return against frames, one line per seed."""
     found = {seed: np.array(evaluations(rows, seed)).reshape(-1, 2) for seed in seeds}
     lines = [Curve(f"seed {seed}", points[:, 0], points[:, 1]) for seed, points in found.items()]
-    curves("curve", title, lines, Axes(FRAMES, RETURN)).save(path)
+    curves("curve", title, lines, Axes(FRAMES_LABEL, RETURN)).save(path)
 
 
 def compared_curves(
     found: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
     title: str,
     path: Path,
-    levels: Mapping[str, float] | None = None,
+    levels: Mapping[str, float],
 ) -> None:
     """Draw each method's mean return over seeds with a band of one standard deviation."""
-    lines = []
-    for name, seeds in found.items():
-        frames = [frame for frame, _ in seeds[0]]
-        returns = np.array([[value for _, value in curve] for curve in seeds])
-        mean, std = returns.mean(axis=0), returns.std(axis=0)
-        lines.append(Curve(name, frames, mean, mean - std, mean + std))
-    axes = Axes(FRAMES, f"{RETURN}\n(mean and standard deviation over seeds)")
-    curves("curves", title, lines, axes, list((levels or {}).items())).save(path)
-
-
-def coverage_figure(name: str, title: str, lines: Sequence[Mapping[str, Any]]) -> Figure:
-    """Share of the next-state factor's directions that a batch's gradient reaches."""
-    found = []
-    for place, method in enumerate(dict.fromkeys(line["method"] for line in lines)):
-        own = sorted(
-            (line["batch_size"], line["rank"], line["effective"], line["dimension"])
-            for line in lines
-            if line["method"] == method and line["dimension"]
-        )
-        sizes, rank, effective, dimension = np.array(own).reshape(-1, 4).T
-        found.append(Curve(method, sizes, rank / dimension, color=place))
-        part = f"{method}, 99 % of the gradient"
-        found.append(Curve(part, sizes, effective / dimension, color=place, dash="--"))
-    return curves(name, title, found, Axes("batch size N (transitions)", "share of dim M"))
-
-
-def coverage_curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the directions that one batch can train, against its size."""
-    coverage_figure("coverage", "Directions one batch can train", lines).save(path)
+    lines = [
+        banded(name, [frame for frame, _ in seeds[0]], np.array(seeds)[..., 1])
+        for name, seeds in found.items()
+    ]
+    axes = Axes(FRAMES_LABEL, f"{RETURN}\n(mean and standard deviation over seeds)")
+    curves("curves", title, lines, axes, list(levels.items())).save(path)

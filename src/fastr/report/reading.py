@@ -1,42 +1,60 @@
 """Everything to report on under the given paths: runs, results, misfits, tables of other commands.
 
-All of it may come from elsewhere: each file is read by a bounded reader, and what cannot be read is
-left out with a reason, or refused where the user named it.
+All of it may come from elsewhere: reading is bounded and executes nothing, and what cannot be read
+is left out with a reason, or refused where the user named it.
 """
 
+import csv
+import io
+import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastr.core import UserError, counted, nearest
 from fastr.envs.names import respelled
-from fastr.report.evaluations import (
-    Evaluations,
-    csv_evaluations,
-    finite,
-    frame_number,
-    json_object,
-    read_text,
-    row_evaluations,
-    table_lines,
-)
-from fastr.report.gains import REPORT, Misfit, read_misfits
 from fastr.report.page import PAGE
-from fastr.report.series import Origin, Series
+from fastr.report.series import Curve, Origin, Series
 from fastr.report.table import shown
 from fastr.runs.directory import CONFIG, RunDirectory, parsed_row
+from fastr.runs.untrusted import bounded_bytes
 
-COVERAGE = ("method", "batch_size", "dimension", "rank", "effective")
+LARGEST = 1e12
+"""A frame number or return beyond this is a mistake."""
+LARGEST_FILE = 2**26
+"""Bytes of a table or of a copy of a run's rows."""
+COLUMNS = ("frames", "seed", "return")
+REPORT = "report.json"
+"""Of fastr misfit."""
 OWN_TABLES = ("table.csv", "moved.csv")
 """Left by an ablation and by fastr transfer; copied into the report as they are."""
 REQUIRED = ("kind", "command", "commit", "hardware", "seeds")
 """Keys of a sidecar; docs/report.md describes each."""
 TEXTS = ("command", "commit", "hardware", "task", "method", "variant", "note")
-KNOWN = (*REQUIRED, *TEXTS[3:], "frames", "seconds")
+KNOWN = (*REQUIRED, *TEXTS[3:], "frames")
 LONGEST = 1_000
 """Characters of a sidecar's text."""
+
+
+class Evaluations(NamedTuple):
+    """Curves by task and method, which are empty where the file does not name them."""
+
+    curves: dict[tuple[str, str], dict[str, Curve]]
+    lost: int
+    """Evaluations whose return was not a finite number."""
+
+
+class Misfit(NamedTuple):
+    """Excess test loss of CP over joint on one dataset: each value, low, high."""
+
+    task: str
+    dataset: str
+    action_dim: int
+    nce: tuple[float, ...]
+    moment: tuple[float, ...]
 
 
 @dataclass
@@ -44,17 +62,10 @@ class Found:
     """Content of the paths, and what could not be read there."""
 
     series: list[Series] = field(default_factory=list)
-    coverage: list[tuple[Origin, str, list[dict[str, Any]]]] = field(default_factory=list)
-    """Origin, task and lines of each file."""
     misfits: dict[Path, list[Misfit]] = field(default_factory=dict)
     tables: dict[Path, list[dict[str, str]]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     """What was not read, with the reason."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to report on."""
-        return not (self.series or self.coverage or self.misfits or self.tables)
 
 
 def read(paths: Sequence[Path]) -> Found:
@@ -80,34 +91,26 @@ def read(paths: Sequence[Path]) -> Found:
 
 
 def entries(path: Path) -> Iterator[Path]:
-    """Run directories and files to read, in order; nothing inside a run."""
+    """Run directories and files to read, in order; nothing inside a run, a misfit or a report."""
     if not path.is_dir():
         yield path
         return
     for folder, folders, files in os.walk(path):
         here = Path(folder)
-        if CONFIG in files:
-            yield here
+        if CONFIG in files or REPORT in files or PAGE in files:
             folders.clear()
-        elif PAGE in files and REPORT not in files:
-            # An earlier report, or a page of theory.
-            folders.clear()
-        else:
-            # The numbers of a misfit lie in and below its folder.
-            diagnosed = REPORT in files
-            folders[:] = [] if diagnosed else sorted(folders)
-            # os.walk does not follow links: a linked run is read, any other link is reported.
-            yield from (here / name for name in folders if (here / name).is_symlink())
-            yield from (
-                here / name for name in sorted(files) if to_read(here / name, REPORT in files)
-            )
-
-
-def to_read(file: Path, diagnosed: bool) -> bool:  # noqa: FBT001
-    """Whether a file may hold results; beside a misfit's report only those with a sidecar do."""
-    if file.suffix not in (".csv", ".jsonl"):
-        return file.name == REPORT
-    return file.with_suffix(".json").is_file() or (file.suffix == ".csv" and not diagnosed)
+            if CONFIG in files:
+                yield here
+            elif REPORT in files:
+                yield here / REPORT
+            continue
+        folders.sort()
+        # os.walk does not follow links: a linked run is read, any other link is reported.
+        yield from (here / name for name in folders if (here / name).is_symlink())
+        for file in sorted(here / name for name in files):
+            with_sidecar = file.with_suffix(".json").is_file()
+            if file.suffix == ".csv" or (file.suffix == ".jsonl" and with_sidecar):
+                yield file
 
 
 def take(path: Path, found: Found) -> None:
@@ -121,10 +124,7 @@ def take(path: Path, found: Found) -> None:
     elif path.name == REPORT:
         found.misfits[path] = read_misfits(path)
     elif path.name in OWN_TABLES and not sidecar.is_file():
-        lines = table_lines(path)
-        if not lines:
-            raise UserError(f"{path} has no lines.")
-        found.tables[path] = [{k: shown(v) for k, v in line.items()} for line in lines]
+        found.tables[path] = table_lines(path)
     elif path.suffix not in (".csv", ".jsonl"):
         raise UserError(f"{path} is neither a run directory nor results (.csv or .jsonl).")
     elif not sidecar.is_file():
@@ -132,8 +132,10 @@ def take(path: Path, found: Found) -> None:
             f"{path} has no {sidecar.name} beside it to say what it is; "
             f"write one (docs/report.md) or name it with --compare."
         )
+    elif (about := read_sidecar(sidecar))["kind"] == "coverage":
+        found.tables[path] = table_lines(path)
     else:
-        take_results(path, read_sidecar(sidecar), found)
+        found.series += results(path, about)
 
 
 def run_series(path: Path) -> Series:
@@ -143,10 +145,8 @@ def run_series(path: Path) -> Series:
     for name in ("task", "method"):
         if not isinstance(train.get(name), str) or not shown(train[name]):
             raise UserError(f"{path / CONFIG}: {name} is not a text.")
-    seeds = whole_numbers(train.get("seeds"), path / CONFIG)
-    evaluations = row_evaluations(run.rows(), str(path))
-    if not any(evaluations.curves.values()):
-        raise UserError(f"{path} has no evaluation yet.")
+    rows = ({**row, "task": "", "method": ""} for row in run.rows())
+    found = evaluations(rows, str(path))
     settings = {name: value for name, value in flattened(train) if not isinstance(value, list)}
     preset, keep = settings.get("preset", "paper"), settings.get("agent.keep", "nothing")
     variant = [shown(preset)] if preset != "paper" else []
@@ -155,11 +155,10 @@ def run_series(path: Path) -> Series:
         task=respelled(shown(train["task"])),
         method=shown(train["method"]),
         variant=", ".join(variant),
-        curves=evaluations.curves,
-        announced=seeds,
+        curves=found.curves["", ""],
+        announced=whole_numbers(train.get("seeds"), path / CONFIG),
         last_evaluation=frame_number(train.get("frames"), str(path / CONFIG)),
-        lost=evaluations.lost,
-        seconds=evaluations.seconds,
+        lost=found.lost,
         origins=(run_origin(path, run.config["provenance"]),),
         settings=settings,
     )
@@ -182,22 +181,24 @@ def whole_numbers(value: object, place: Path) -> tuple[str, ...]:
 
 
 def run_origin(path: Path, provenance: Mapping[str, Any]) -> Origin:
-    """A run's provenance in words."""
-    command, commit = provenance.get("command"), provenance.get("commit")
-    words = [shown(word) for word in command] if isinstance(command, list) else []
-    program = [Path(words[0]).name.replace("cli.py", "fastr"), *words[1:]] if words else []
-    revision = commit if isinstance(commit, dict) else {}
-    dirty = " with changes" if revision.get("dirty") else ""
-    devices = provenance.get("devices")
-    hardware = [*map(str, devices)] if isinstance(devices, list) else []
-    hardware += [str(provenance["cpu"])] if provenance.get("cpu") else []
-    if isinstance(cores := provenance.get("cores"), int):
-        hardware.append(counted(cores, "core"))
+    """A run's provenance in words; whatever is not of its kind is left out."""
+
+    def entry(name: str, kind: type) -> Any:
+        value = provenance.get(name)
+        return value if isinstance(value, kind) else kind()
+
+    program, *arguments = [*map(str, entry("command", list)), ""]
+    commit, cores = entry("commit", dict), entry("cores", int)
+    hardware = [*map(str, entry("devices", list)), entry("cpu", str)]
+    hardware += [counted(cores, "core")] if cores else []
+    dirty = " with changes" if commit.get("dirty") else ""
     return Origin(
         path=shown(path),
-        command=shown(" ".join(program), LONGEST),
-        commit=shown(f"{str(revision.get('revision', ''))[:12]}{dirty}"),
-        hardware=shown(", ".join(dict.fromkeys(hardware))),
+        command=shown(
+            " ".join([Path(program).name.replace("cli.py", "fastr"), *arguments]), LONGEST
+        ),
+        commit=shown(f"{str(commit.get('revision', ''))[:12]}{dirty}"),
+        hardware=shown(", ".join(filter(None, dict.fromkeys(hardware)))),
     )
 
 
@@ -217,38 +218,30 @@ def read_sidecar(path: Path) -> dict[str, Any]:
         if name in content and not (isinstance(value, str) and 0 < len(value) <= LONGEST):
             raise UserError(f"{path}: {name} must be a text of 1 to {LONGEST} characters.")
         content[name] = shown(value, LONGEST)
-    for name, check in (("frames", frame_number), ("seconds", finite)):
-        if name in content:
-            content[name] = check(content[name], str(path), name)
+    if "frames" in content:
+        content["frames"] = frame_number(content["frames"], str(path))
     content["seeds"] = whole_numbers(content["seeds"], path)
     return content | {"task": respelled(content["task"])}
 
 
-def take_results(path: Path, about: dict[str, Any], found: Found) -> None:
-    """A results file with its sidecar."""
-    origin = Origin(
-        shown(path), *(about[name] for name in ("command", "commit", "hardware", "note"))
-    )
-    if about["kind"] == "coverage":
-        found.coverage.append((origin, about["task"] or shown(path.stem), coverage_lines(path)))
-        return
-    tables = csv_evaluations(path) if path.suffix == ".csv" else {("", ""): jsonl_evaluations(path)}
-    if "seconds" in about and len(tables) > 1:
-        raise UserError(f"{path} has several curves; leave seconds out of its sidecar.")
-    # All of a file or nothing of it.
-    found.series += [
+def results(path: Path, about: Mapping[str, Any]) -> list[Series]:
+    """The curves of a results file with its sidecar."""
+    origin = Origin(shown(path), *(about[name] for name in (*TEXTS[:3], "note")))
+    tables, lost = file_evaluations(path)
+    if odd := {seed for curves in tables.values() for seed in curves} - {*about["seeds"]}:
+        raise UserError(f"{path} has seed {min(odd)}, which its sidecar does not name.")
+    return [
         Series(
             task=one_of(task, about["task"], "task", path),
             method=one_of(method, about["method"], "method", path),
             variant=about["variant"],
-            curves=known_seeds(evaluations, about["seeds"], path),
+            curves=curves,
             announced=about["seeds"],
             last_evaluation=about.get("frames"),
-            lost=evaluations.lost,
-            seconds=about.get("seconds") or evaluations.seconds,
+            lost=lost,
             origins=(origin,),
         )
-        for (task, method), evaluations in tables.items()
+        for (task, method), curves in tables.items()
     ]
 
 
@@ -260,45 +253,142 @@ def one_of(column: str, sidecar: str, name: str, path: Path) -> str:
     return column or sidecar
 
 
-def known_seeds(evaluations: Evaluations, seeds: Sequence[str], path: Path) -> Mapping[str, Any]:
-    """The curves, if the sidecar announces all their seeds."""
-    if odd := [seed for seed in evaluations.curves if seed not in seeds]:
-        raise UserError(f"{path} has seed {odd[0]}, which its sidecar does not name.")
-    return evaluations.curves
+def external(name: str, task: str, path: Path) -> Series:
+    """A curve of others: a CSV of frames, seed and return, and of tasks if it has several."""
+    task = respelled(shown(task))
+    tables = file_evaluations(path).curves
+    found = [curves for (own, _), curves in tables.items() if own in ("", task)]
+    if not (shown(name) and task and len(found) == 1):
+        raise UserError(f"--compare needs a NAME, a TASK and a FILE; {path} must have one curve.")
+    return Series(task, shown(name), found[0], (Origin(shown(path), note="external curve"),))
 
 
-def jsonl_evaluations(path: Path) -> Evaluations:
-    """The evaluations in a copy of a run's rows."""
+def read_misfits(path: Path) -> list[Misfit]:
+    """The datasets in a report of fastr misfit."""
+
+    def interval(misfit: Mapping[str, Any]) -> tuple[float, ...]:
+        return tuple(finite(misfit[end], str(path), end) for end in ("value", "low", "high"))
+
+    try:
+        return [
+            Misfit(
+                # A dataset without a task goes by its own name.
+                shown(respelled(str(entry.get("task") or entry["name"]))),
+                shown(entry["name"]),
+                frame_number(entry["action_dim"], str(path), "action_dim"),
+                interval(entry["nce_misfit"]),
+                interval(entry["moment_misfit"]),
+            )
+            for entry in json_object(path)["datasets"]
+        ]
+    except (AttributeError, LookupError, TypeError) as error:
+        raise UserError(f"{path} is not a report of fastr misfit.") from error
+
+
+def evaluations(lines: Iterable[Mapping[str, Any]], place: str, first: int = 1) -> Evaluations:
+    """Every curve in a table or in a run's rows."""
+    points: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    lost = 0
+    for i, line in enumerate(lines, first):
+        if line.get("kind", "evaluation") != "evaluation":
+            continue
+        where, seed = f"{place}, line {i}", line.get("seed")
+        if not shown(seed) or not isinstance(seed, int | str):
+            raise UserError(f"{where}: the seed is {shown(repr(seed), 40)}; it must have a name.")
+        key = respelled(shown(line.get("task", ""))), shown(line.get("method", ""))
+        curve = points.setdefault(key, {}).setdefault(shown(seed, 40), {})
+        frames = frame_number(line.get("frames"), where)
+        if frames in curve:
+            raise UserError(f"{where}: frame {frames} of this seed occurs twice.")
+        if line.get("return") is None:
+            lost += 1
+        else:
+            curve[frames] = finite(line["return"], where)
+    if not points:
+        raise UserError(f"{place} has no evaluation yet.")
+    curves = {
+        key: {seed: tuple(sorted(curve.items())) for seed, curve in seeds.items()}
+        for key, seeds in points.items()
+    }
+    return Evaluations(curves, lost)
+
+
+def file_evaluations(path: Path) -> Evaluations:
+    """Every curve of a CSV file, or of a copy of a run's rows."""
+    if path.suffix != ".jsonl":
+        return evaluations(table_lines(path, COLUMNS), str(path), 2)
     lines = [line for line in read_text(path).split("\n") if line.strip()]
     rows = [parsed_row(line.encode(), f"{path} line {i}") for i, line in enumerate(lines, 1)]
-    return row_evaluations(rows, str(path))
+    return evaluations(rows, str(path))
 
 
-def coverage_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a coverage table of fastr info."""
-    return [
-        {"method": shown(line["method"])}
-        | {name: frame_number(line[name], f"{path}, line {i}", name) for name in COVERAGE[1:]}
-        for i, line in enumerate(table_lines(path, COVERAGE), 2)
-    ]
+def table_lines(path: Path, needed: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The lines of a CSV file by column; UserError unless it has those needed."""
+    # Some versions of csv pass a NUL on, others refuse it.
+    text = read_text(path).replace("\0", "\ufffd")
+    try:
+        reader = csv.DictReader(io.StringIO(text), strict=True)
+        names = list(reader.fieldnames or ())
+        lines = list(reader)
+    except csv.Error as error:
+        raise UserError(f"{path} is not a CSV file ({error}).") from error
+    if not lines:
+        raise UserError(f"{path} has no lines.")
+    if absent := [name for name in needed if name not in names]:
+        raise UserError(
+            f"{path} has no column {' or '.join(absent)}; it needs {', '.join(needed)}."
+        )
+    if len(set(names)) < len(names):
+        raise UserError(f"{path} has two columns of the same name.")
+    for i, line in enumerate(lines, 2):
+        if None in line or None in line.values():
+            cells = counted(len(names), "cell")
+            raise UserError(f"{path}, line {i}: it needs {cells}, one for each column.")
+    return lines
 
 
-def external(name: str, task: str, path: Path) -> list[Series]:
-    """Curves of others: a CSV of frames, seed and return; TASK `all` takes its task column."""
-    task = respelled(shown(task))
-    if not shown(name) or not task:
-        raise UserError("--compare needs a NAME, a TASK and a FILE.")
-    tables = csv_evaluations(path)
-    if task == "all" and not all(own for own, _ in tables):
-        raise UserError(f"{path} has no column task; name the task instead of `all`.")
-    if len({own for own, _ in tables}) < len(tables):
-        raise UserError(f"{path} has several methods; --compare takes files of one.")
-    origin = Origin(shown(path), note="external curve")
-    chosen = [
-        Series(own or task, shown(name), evaluations.curves, (origin,))
-        for (own, _), evaluations in tables.items()
-        if task == "all" or not own or own == task
-    ]
-    if not chosen:
-        raise UserError(f"{path} has nothing on {task}.")
-    return chosen
+def json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a JSON object.")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """A file's content; UserError if it is not a readable text of bounded size."""
+    try:
+        return bounded_bytes(path, LARGEST_FILE).decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text.") from error
+
+
+def frame_number(cell: object, place: str, name: str = "frames") -> int:
+    """A whole number from zero."""
+    number = parsed(cell)
+    if not (0 <= number <= LARGEST and number == int(number)):
+        raise UserError(
+            f"{place}: {name} is {shown(repr(cell), 40)}; it must be a whole number from 0."
+        )
+    return int(number)
+
+
+def finite(cell: object, place: str, name: str = "return") -> float:
+    """A finite number."""
+    number = parsed(cell)
+    if not abs(number) <= LARGEST:
+        raise UserError(f"{place}: {name} is {shown(repr(cell), 40)}; it must be a finite number.")
+    return number
+
+
+def parsed(cell: object) -> float:
+    """A number, or NaN for anything else."""
+    try:
+        return math.nan if isinstance(cell, bool) else float(cell)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

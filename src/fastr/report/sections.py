@@ -1,43 +1,15 @@
-"""The sections of a report: curves, returns, statistics, cost, misfit, coverage, provenance."""
+"""The sections of a report: curves, returns, statistics, misfit, tables, provenance."""
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 
 from fastr.core import counted
-from fastr.report.evaluations import parsed
-from fastr.report.gains import TABLE_TASKS, Misfit, gains, missing, published_gains
+from fastr.report import plots, stats
 from fastr.report.page import Section
-from fastr.report.plots import (
-    DASHES,
-    GREY,
-    RETURN,
-    Axes,
-    Bar,
-    Curve,
-    Figure,
-    Marker,
-    coverage_figure,
-    curves,
-    intervals,
-    markers,
-)
-from fastr.report.plots import (
-    FRAMES as FRAMES_LABEL,
-)
-from fastr.report.published import FRAMES, Published, published
-from fastr.report.reading import Found
-from fastr.report.series import NAMES, Final, Origin, finals, horizons, labels, united
-from fastr.report.stats import (
-    LARGEST_RETURN,
-    SCALED,
-    Middle,
-    comparable,
-    improvements,
-    median_frames,
-    middles,
-    reaching,
-)
+from fastr.report.plots import Axes, Bar, Marker
+from fastr.report.reading import Found, Misfit, parsed
+from fastr.report.series import NAMES, TABLE_TASKS, Final, Origin, finals, horizons, labels, united
+from fastr.report.stats import FRAMES, Middle, Published, published
 from fastr.report.table import Cell, Table, Value, file_name, shown
 
 WINDOW = "Mean of the last 10 evaluations, ± standard deviation over seeds (ddof 0)."
@@ -46,83 +18,58 @@ FEW = "Fewer than 5 seeds per task: such intervals are too narrow, and one seed 
 MISFITS = {"nce": "NCE misfit in nats", "moment": "moment misfit"}
 
 
-def sections(
-    found: Found, reach: Sequence[float] = (), price: float | None = None, seed: int = 0
-) -> tuple[list[Section], list[Final]]:
+def sections(found: Found, seed: int = 0) -> tuple[list[Section], list[Final]]:
     """All sections with content, and the numbers in them."""
     numbers, without = finals(united(found.series))
     plain = [final for final in numbers if "@" not in final.task]
-    suite = any(final.task in SCALED for final in plain)
-    parts = [curves_section(found, numbers)]
-    if suite:
+    parts = []
+    if numbers:
+        parts.append(curves_section(numbers))
+    if suite := any(final.task in stats.SCALED for final in plain):
         parts.append(table_one(plain))
     if numbers:
         parts.append(Section("returns", "Measured returns", tables=[returns_table(numbers)]))
     if suite:
         parts.append(aggregate_section(plain, seed))
-    parts += [
-        efficiency_section(numbers, reach),
-        clock_section(numbers, price),
-        misfit_section(found),
-        coverage_section(found),
-        copied_section(found),
-        provenance_section(numbers, found, without),
-    ]
-    return [part for part in parts if part.figures or part.tables or part.paragraphs], numbers
+    if misfits := [one for group in found.misfits.values() for one in group]:
+        parts.append(misfit_section(misfits, stats.gains(numbers)))
+    if found.tables:
+        parts.append(copied_section(found))
+    return [*parts, provenance_section(numbers, found, without)], numbers
 
 
-def looks(here: Sequence[Final], everyone: Sequence[str]) -> dict[str, tuple[int, object]]:
-    """Colour and dash of each curve: one colour per method in all figures, dashes for variants."""
+def looks(here: Sequence[str], everyone: Sequence[str]) -> dict[str, tuple[int, object]]:
+    """Colour and dash of each label: one colour per method in all figures, dashes for variants."""
     families = list(dict.fromkeys(label.partition(", ")[0] for label in everyone))
-    variants: dict[str, int] = {}
-    result = {}
-    for label in sorted((final.label for final in here), key=everyone.index):
-        family = label.partition(", ")[0]
-        variants[family] = variants.get(family, 0) + (label != family)
+    result: dict[str, tuple[int, object]] = {}
+    for label in here:
         # From the eighth method on colours come again, with another dash.
-        turn, place = divmod(families.index(family), GREY)
-        dash = 0 if label == family else 1 + (variants[family] - 1) % (len(DASHES) - 1)
-        result[label] = place, DASHES[(dash + 3 * turn) % len(DASHES)]
+        color = families.index(label.partition(", ")[0]) % plots.GREY
+        before = sum(place == color for place, _ in result.values())
+        dash = 1 + (before - 1) % (len(plots.DASHES) - 1) if before else 0
+        result[label] = color, plots.DASHES[dash]
     return result
 
 
-def curves_section(found: Found, numbers: Sequence[Final]) -> Section:
+def curves_section(numbers: Sequence[Final]) -> Section:
     """Learning curves, task by task."""
-    figures, taken = [], []
-    everyone = labels(numbers)
+    figures, taken, everyone = [], [], labels(numbers)
     for task in dict.fromkeys(final.task for final in numbers):
         taken.append(file_name(f"curves-{task}", taken))
-        here = [final for final in numbers if final.task == task]
-        styles = looks(here, everyone)
-        lines = [curve(final, *styles[final.label]) for final in here]
-        levels = unadapted(found, here) if "@" in task else ()
-        axes = Axes(FRAMES_LABEL, RETURN)
-        figures.append(curves(taken[-1], task, lines, axes, levels))
+        here = {final.label: final for final in numbers if final.task == task}
+        styles = looks(sorted(here, key=everyone.index), everyone)
+        lines = [
+            plots.banded(label, here[label].evaluated, here[label].returns, *style)
+            for label, style in styles.items()
+        ]
+        axes = Axes(plots.FRAMES_LABEL, plots.RETURN)
+        figures.append(plots.curves(taken[-1], task, lines, axes))
     text = (
         "Greedy evaluation return against frames (simulator steps; an agent step is several). "
         "Lines are means over seeds, bands one standard deviation, where all seeds of a method "
         "were evaluated. Caveats of each are the notes of the table of measured returns."
     )
-    return Section("curves", "Learning curves", (text,) if figures else (), figures)
-
-
-def curve(final: Final, color: int, dash: object) -> Curve:
-    """Mean over seeds, with a band of one standard deviation."""
-    mean, std = final.returns.mean(axis=0), final.returns.std(axis=0)
-    return Curve(final.label, final.evaluated, mean, mean - std, mean + std, color, dash)
-
-
-def unadapted(found: Found, here: Sequence[Final]) -> list[tuple[str, float]]:
-    """Returns of a transfer's sources on the shifted body, from the table of the same folder."""
-    folders = {PurePath(origin.path).parent for final in here for origin in final.series.origins}
-    result = {}
-    for path, lines in found.tables.items():
-        for line in lines if PurePath(shown(path.parent)) in folders else ():
-            method = line.get("condition", "").split("-keep-")[0].removesuffix("-scratch")
-            value = parsed(line.get("unadapted_return"))
-            if not math.isnan(value):
-                result[f"{NAMES.get(method, method)}, unadapted"] = value
-    return list(result.items())
+    return Section("curves", "Learning curves", (text,), figures)
 
 
 def plus_minus(mean: float, std: float | None) -> str:
@@ -195,34 +142,32 @@ def returns_table(found: Sequence[Final]) -> Table:
     papers = {(one.method, one.task): one for one in published() if one.of_the_paper}
     rows: list[list[Value]] = []
     for final in found:
-        alone = len(final.series.seeds) < 2
-        ends = final.returns[:, -1]
-        last = plus_minus(float(ends.mean()), None if alone else float(ends.std()))
+        ends, seeds = final.returns[:, -1], len(final.series.seeds)
+        last = plus_minus(float(ends.mean()), None if seeds < 2 else float(ends.std()))
         paper = papers.get((NAMES.get(final.series.method, ""), final.task))
         rows.append(
             [
-                *(final.task, final.label, final.frames, len(final.series.seeds)),
-                measured_cell(final),
+                *(final.task, final.label, final.frames, seeds, measured_cell(final)),
                 Cell(last, float(ends.mean())),
                 Cell(plus_minus(paper.mean, paper.std), paper.mean) if paper else None,
             ]
         )
-    columns = ("task", "method", "frames", "seeds", "last 10 evaluations", "last evaluation")
     remarks = (
         f"{WINDOW} {BOLD} Nothing is bold where methods ended at different frames.",
         "The paper's number is that of the method's name, whatever preset or option was measured "
         "here.",
     )
+    columns = ("task", "method", "frames", "seeds", "last 10 evaluations", "last evaluation")
     columns = (*columns, f"paper, at {FRAMES:,} frames")
     return Table("returns", "Every measured return", columns, rows, remarks)
 
 
 def aggregate_section(found: Sequence[Final], seed: int) -> Section:
     """Interquartile means and probabilities of improvement."""
-    kept, left_out = comparable(found)
-    panels, pairs, until = middles(kept, seed), improvements(kept, seed), horizons(kept)
-    methods = labels(found)
-    figures = [middle_figure(i, panel, until, methods) for i, panel in enumerate(panels, 1)]
+    kept, left_out = stats.comparable(found)
+    panels, pairs, until = stats.middles(kept, seed), stats.improvements(kept, seed), horizons(kept)
+    styles = looks(labels(found), labels(found))
+    figures = [middle_figure(i, panel, until, styles) for i, panel in enumerate(panels, 1)]
     if pairs:
         bars = [
             Bar(f"{i.first} > {i.second}", *i.probability, detail=f"on {', '.join(i.tasks)}")
@@ -231,157 +176,85 @@ def aggregate_section(found: Sequence[Final], seed: int) -> Section:
         few = min(min(i.runs) / len(i.tasks) for i in pairs) < 5
         label = "P(X > Y) + P(X = Y) / 2, mean over shared tasks"
         title = "Probability of improvement"
-        figures.append(intervals("improvement", title, bars, label, 0.5, [FEW] * few))
-    text = (
+        figures.append(plots.intervals("improvement", title, bars, label, 0.5, [FEW] * few))
+    texts = [
         "Over the DM Control Suite tasks whose returns lie between 0 and 1,000. Each run counts "
         "with the mean of its last ten evaluations up to the last frame that all compared methods "
         "reached. Intervals: 95 %, runs resampled within each task (2,000 times, generator seed "
         f"{seed}). A figure compares methods on the same set of tasks only; each probability "
         "compares a method with the first that shares most tasks with it."
-    )
-    left = [
-        f"Left out, as {reason}: {', '.join(f'{one.label} on {one.task}' for one in group)}."
-        for reason, group in left_out.items()
-        if group
     ]
-    return Section("aggregates", "Across tasks", (text, *left), figures)
+    if left_out:
+        names = ", ".join(f"{one.label} on {one.task}" for one in left_out)
+        reason = "before half of the longest run on the task, or start after another's end"
+        texts.append(f"Left out, as they end {reason}: {names}.")
+    return Section("aggregates", "Across tasks", texts, figures)
 
 
 def middle_figure(
-    place: int, panel: Sequence[Middle], until: dict[str, int], methods: Sequence[str]
-) -> Figure:
+    place: int,
+    panel: Sequence[Middle],
+    until: Mapping[str, int],
+    styles: Mapping[str, tuple[int, object]],
+) -> plots.Figure:
     """Interquartile means of the methods on one set of tasks."""
     tasks = panel[0].tasks
     where = ", ".join(f"{task} at {counted(until[task], 'frame')}" for task in tasks)
-    families = list(dict.fromkeys(label.partition(", ")[0] for label in methods))
-    bars = []
-    for one in panel:
-        color = families.index(one.label.partition(", ")[0]) % GREY
-        runs = counted(one.runs, "run")
-        bars.append(Bar(one.label, *one.score, color=color, detail=runs))
+    bars = [
+        Bar(one.label, *one.score, color=styles[one.label][0], detail=counted(one.runs, "run"))
+        for one in panel
+    ]
     few = min(one.runs for one in panel) / len(tasks) < 5
-    return intervals(
+    return plots.intervals(
         f"iqm-{place}",
         f"Interquartile mean {f'on {tasks[0]}' if len(tasks) == 1 else f'over {len(tasks)} tasks'}",
         bars,
-        f"interquartile mean of return / {LARGEST_RETURN:,.0f}",
+        f"interquartile mean of return / {stats.LARGEST_RETURN:,.0f}",
         notes=[f"Compared on {where}.", *[FEW] * few],
     )
 
 
-def efficiency_section(found: Sequence[Final], wanted: Sequence[float]) -> Section:
-    """Frames to a return."""
-    rows = []
-    for one in reaching(found, wanted):
-        median = median_frames(one.per_seed)
-        text = f"not reached in {one.frames:,}" if median is None else f"{median:,.0f}"
-        reached = sum(frame is not None for frame in one.per_seed)
-        share = f"{reached} of {len(one.per_seed)}"
-        level = Cell(f"{one.wanted:,.0f}", one.wanted)
-        rows.append([one.task, level, one.label, Cell(text, median), share])
-    remarks = (
-        "A seed that never reached the return counts as later than any that did: the median is "
-        "'not reached' where half of the seeds or more did not.",
-        "Returns asked for by --reach."
-        if wanted
-        else "Returns: 50 % and 90 % of the best final mean on the task.",
-    )
-    columns = ("task", "return", "method", "frames, median over seeds", "seeds that reached it")
-    title = "Frames until an evaluation first reaches a return"
-    table = Table("efficiency", title, columns, rows, remarks)
-    absent = dict.fromkeys(final.task for final in found).keys() - {row[0] for row in rows}
-    text = (
-        f"Left out, as no mean is above zero: {', '.join(sorted(absent))}. --reach names returns."
-    )
-    paragraphs = (text,) if absent else ()
-    return Section("efficiency", "Sample efficiency", paragraphs, (), [table] if rows else ())
-
-
-def clock_section(found: Sequence[Final], price: float | None) -> Section:
-    """Hours of the runs that recorded them; cost at a price per hour of machine."""
-    rows: list[list[Value]] = []
-    for one in found:
-        series = one.series
-        if not series.seconds:
-            continue
-        hours = series.seconds / 3600
-        frames = sum(series.curves[seed][-1][0] for seed in series.seeds)
-        speed = frames / hours / 3600
-        cost = None if price is None else Cell(f"{hours * price:,.2f}", hours * price)
-        hardware = " | ".join(dict.fromkeys(origin.hardware for origin in series.origins))
-        rows.append(
-            [
-                *(one.task, one.label, len(series.seeds), frames, Cell(f"{hours:.2f}", hours)),
-                *(Cell(f"{speed:,.0f}", speed), cost, hardware),
-            ]
-        )
-    columns = ("task", "method", "seeds", "frames of all seeds", "hours", "frames per second")
-    given = "--price-per-hour was not given" if price is None else f"{price:g} per hour of machine"
-    remark = (
-        f"Seconds from the runs' rows, all seeds of a run together. Cost: {given}; runs that "
-        "shared a machine are each charged for all of it."
-    )
-    title = "Hours, frames per second and cost"
-    table = Table("clock", title, (*columns, "cost", "hardware"), rows, (remark,))
-    return Section("clock", "Wall-clock and cost", tables=[table] if rows else ())
-
-
-def misfit_section(found: Found) -> Section:
+def misfit_section(misfits: Sequence[Misfit], measured: Mapping[str, float]) -> Section:
     """Misfit of every dataset, and against the return gain where both are known."""
-    misfits = [one for group in found.misfits.values() for one in group]
-    if not misfits:
-        return Section("misfit", "CP misfit")
-    figures = []
+    figures, gain = [], stats.published_gains() | dict(measured)
     for kind, label in MISFITS.items():
         bars = [Bar(f"{one.task} ({one.dataset})", *getattr(one, kind)) for one in misfits]
         title = f"Excess test loss of CP over joint: {label}"
-        figures.append(intervals(f"misfit-{kind}", title, bars, f"{label} (CP less joint)", 0.0))
-    measured, published = gains(found.series), published_gains()
-    known = [one for one in misfits if one.task in published | measured]
-    if known:
-        figures += [gain_figure(kind, known, measured, published) for kind in MISFITS]
-    texts = ["Excess test loss of a factored predictor over a joint one (docs/misfit.md)."]
-    if lacking := missing(misfits, published | measured):
-        texts.append(f"Still to measure for the paper's figure: {lacking}.")
-    return Section("misfit", "CP misfit", texts, figures)
-
-
-def gain_figure(
-    kind: str,
-    misfits: Sequence[Misfit],
-    measured: Mapping[str, float],
-    published: Mapping[str, float],
-) -> Figure:
-    """Return gain against one of the misfits (Figure cp-misfit)."""
-    points = []
-    for one in misfits:
-        label = one.task if one.task in measured else f"{one.task} (paper)"
-        gain = measured.get(one.task, published.get(one.task, math.nan))
-        value, low, high = getattr(one, kind)
-        points.append(Marker(label, value, low, high, gain, one.action_dim))
-    note = "(paper): the gain is from the paper's Table 1, as no pair of runs is given."
-    return markers(
-        f"misfit-gain-{kind}",
-        f"Return gain against {MISFITS[kind]}",
-        points,
-        Axes(f"{MISFITS[kind]} (CP less joint)", "return gain: FaStR less CTRL-SR"),
-        "action dimension",
-        [note] if any(one.task not in measured for one in misfits) else [],
+        figures.append(
+            plots.intervals(f"misfit-{kind}", title, bars, f"{label} (CP less joint)", 0.0)
+        )
+    known = [one for one in misfits if one.task in gain]
+    names = [one.task if one.task in measured else f"{one.task} (paper)" for one in known]
+    for kind, label in MISFITS.items() if known else ():
+        points = [
+            Marker(name, value, low, high, gain[one.task], one.action_dim)
+            for name, one in zip(names, known, strict=True)
+            for value, low, high in [getattr(one, kind)]
+        ]
+        axes = Axes(f"{label} (CP less joint)", "return gain: FaStR less CTRL-SR")
+        title = f"Return gain against {label}"
+        figures.append(
+            plots.markers(f"misfit-gain-{kind}", title, points, axes, "action dimension")
+        )
+    text = (
+        "Excess test loss of a factored predictor over a joint one (docs/misfit.md). (paper): the "
+        "gain is from the paper's Table 1, as no pair of runs is given."
     )
+    return Section("misfit", "CP misfit", (text,), figures)
 
 
-def coverage_section(found: Found) -> Section:
-    """Directions that one batch can train, from coverage tables."""
-    figures, taken = [], []
-    for _, task, lines in found.coverage:
-        taken.append(file_name(f"coverage-{task}", taken))
-        place = {name: i for i, name in enumerate(NAMES)}
-        ordered = sorted(lines, key=lambda line: place.get(line["method"], len(place)))
-        spelled = [line | {"method": NAMES.get(line["method"], line["method"])} for line in ordered]
-        title = f"{task}: directions one batch can train"
-        figures.append(coverage_figure(taken[-1], title, spelled))
-    text = "Share of the next-state factor's directions that one batch's gradient reaches."
-    return Section("coverage", "Coverage", (text,) if figures else (), figures)
+def copied_section(found: Found) -> Section:
+    """Tables that another command wrote, as they are."""
+    tables, taken = [], []
+    for path, lines in found.tables.items():
+        taken.append(file_name(f"{path.parent.name}-{path.stem}", taken))
+        columns = [shown(column).replace("_", " ") for column in lines[0]]
+        texts = [[shown(text) for text in line.values()] for line in lines]
+        rows = [
+            [text if math.isnan(parsed(text)) else parsed(text) for text in row] for row in texts
+        ]
+        tables.append(Table(taken[-1], shown(path), columns, rows))
+    return Section("tables", "Tables of other commands", tables=tables)
 
 
 def provenance_section(numbers: Sequence[Final], found: Found, without: Sequence[str]) -> Section:
@@ -390,10 +263,7 @@ def provenance_section(numbers: Sequence[Final], found: Found, without: Sequence
     for final in numbers:
         for origin in final.series.origins:
             sources.setdefault(origin, []).append(f"{final.label} on {final.task}")
-    for origin, task, _ in found.coverage:
-        sources[origin] = [f"coverage on {task}"]
-    for path in found.misfits:
-        sources[Origin(shown(path))] = ["CP misfit"]
+    sources |= {Origin(shown(path)): ["CP misfit"] for path in found.misfits}
     rows = [
         ["; ".join(what), one.path, one.command, one.commit, one.hardware, one.note]
         for one, what in sources.items()
@@ -404,20 +274,3 @@ def provenance_section(numbers: Sequence[Final], found: Found, without: Sequence
         lines = [[shown(text, 600)] for text in left]
         tables.append(Table("left-out", "Found and left out", ("what and why",), lines))
     return Section("provenance", "Provenance", tables=tables)
-
-
-def copied_section(found: Found) -> Section:
-    """Tables that another command wrote, as they are."""
-    tables, taken = [], []
-    for path, lines in found.tables.items():
-        taken.append(file_name(f"{path.parent.name}-{path.stem}", taken))
-        columns = [shown(column).replace("_", " ") for column in lines[0]]
-        rows = [[as_number(text) for text in line.values()] for line in lines]
-        tables.append(Table(taken[-1], shown(path), columns, rows))
-    return Section("tables", "Tables of ablations and transfers", tables=tables)
-
-
-def as_number(text: str) -> Value:
-    """A number, or the text that is none."""
-    value = parsed(text)
-    return text if math.isnan(value) else value

@@ -34,7 +34,24 @@ NAMES = {
     "tucker-matched": "Tucker (matched)",
 }
 """Methods as the paper spells them, in the order of every table."""
-# Neither what was learned nor how it was measured.
+FACTORED, JOINT = "fastr", "ctrl-sr"
+TABLE_TASKS = (
+    "cheetah-run",
+    "walker-walk",
+    "walker-run",
+    "quadruped-walk",
+    "quadruped-run",
+    "humanoid-stand",
+    "humanoid-walk",
+    "humanoid-run",
+    "dog-stand",
+    "dog-run",
+)
+"""The ten tasks of the paper's Table 1."""
+EXTRA_TASKS = ("finger-spin", "hopper-hop", "fish-swim")
+"""Three more, ours: the paper's figure has 13 tasks with 2 to 38 action dimensions and does not
+name them. These have 2, 4 and 5, where Table 1 has none."""
+# Neither what was learned nor how it was measured; budgets are compared task by task.
 NOT_SETTINGS = ("seeds", "task", "frames", "source", "method", "preset")
 NOT_SETTINGS += ("checkpoint_frames", "keep_checkpoints", "agent.representation.groups")
 
@@ -73,7 +90,6 @@ class Series:
     """Frame of the last evaluation within the budget."""
     lost: int = 0
     """Evaluations whose return was not a finite number."""
-    seconds: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Every option of a run by its dotted name."""
 
@@ -96,73 +112,44 @@ class Series:
         place = known.index(self.method) if self.method in known else len(known)
         return place, self.label
 
-
-def shortcomings(series: Series) -> list[str]:
-    """Missing seeds, frames and evaluations of a series, in words."""
-    found = []
-    if absent := [seed for seed in series.announced if seed not in series.seeds]:
-        found.append(f"no evaluation of seed {', '.join(absent)}")
-    ends = {seed: series.curves[seed][-1][0] for seed in series.seeds}
-    wanted = series.last_evaluation or max(ends.values(), default=0)
-    found += [
-        f"seed {seed} ends at {end:,} of {wanted:,} frames"
-        for seed, end in ends.items()
-        if end < wanted
-    ]
-    frames = {frame for seed in series.seeds for frame, _ in series.curves[seed]}
-    for seed, end in ends.items():
-        own = {frame for frame, _ in series.curves[seed]}
-        if gaps := sum(frame <= end for frame in frames - own):
-            found.append(f"seed {seed} lacks {counted(gaps, 'evaluation')} that other seeds have")
-    if series.lost:
-        found.append(f"{counted(series.lost, 'evaluation')} without a finite return")
-    return found
+    def named(self, *differences: str) -> "Series":
+        """The series with these differences added to its name."""
+        parts = (self.differences, *differences)
+        return replace(self, differences=", ".join(part for part in parts if part))
 
 
 def united(found: Sequence[Series]) -> list[Series]:
     """Runs that differ only in their seeds joined, others told apart by name; in table order."""
-    told = told_apart(found, options_of(found), lambda one: (one.method, one.variant))
+    told = told_apart(
+        found, lambda one: (one.method, one.variant), lambda name: name not in NOT_SETTINGS
+    )
     # Budgets may differ from task to task: they are part of a name only where they differ on one.
-    told = told_apart(told, ["frames"], lambda one: (one.task, one.label))
-    joined = [
-        one for group in grouped(told, lambda one: (one.task, one.label)) for one in join(group)
-    ]
+    told = told_apart(told, lambda one: (one.task, one.label), lambda name: name == "frames")
+    groups: dict[tuple[str, str], list[Series]] = {}
+    for one in told:
+        groups.setdefault((one.task, one.label), []).append(one)
+    joined = [one for group in groups.values() for one in join(group)]
     return sorted(joined, key=lambda one: (one.task, *one.order))
 
 
-def grouped(found: Sequence[Series], kind: Callable[[Series], Any]) -> list[list[Series]]:
-    """Series of the same kind together, sorted by kind."""
-    groups: dict[Any, list[Series]] = {}
-    for one in found:
-        groups.setdefault(kind(one), []).append(one)
-    return [group for _, group in sorted(groups.items())]
-
-
 def told_apart(
-    found: Sequence[Series], options: Sequence[str], kind: Callable[[Series], Any]
+    found: Sequence[Series], kind: Callable[[Series], Any], counts: Callable[[str], bool]
 ) -> list[Series]:
-    """Each series with the options in its name that differ among series of its kind."""
-    varied = {kind(group[0]): differing(group, options) for group in grouped(found, kind)}
-    result = []
+    """Each series with the options in its name that count and differ among its kind."""
+    values: dict[Any, set[str]] = {}
     for one in found:
-        own = [name for name in varied[kind(one)] if name in one.settings]
-        values = [f"{name.split('.')[-1]}={shown(one.settings[name])}" for name in own]
-        parts = [one.differences, *values] if one.differences else values
-        result.append(replace(one, differences=", ".join(parts)))
-    return result
-
-
-def options_of(found: Sequence[Series]) -> list[str]:
-    """Every option of these runs that decides what was learned or how it was measured."""
-    names = dict.fromkeys(name for one in found for name in one.settings)
-    return [name for name in names if name not in NOT_SETTINGS]
-
-
-def differing(group: Sequence[Series], options: Sequence[str]) -> list[str]:
-    """Options whose value is not the same in all of these series."""
-    known = [one.settings for one in group]
-    values = {name: {repr(one[name]) for one in known if name in one} for name in options}
-    return [name for name in options if len(values[name]) > 1]
+        for name, value in one.settings.items():
+            values.setdefault((kind(one), name), set()).add(repr(value))
+    return [
+        one.named(
+            *(
+                f"{name.split('.')[-1]}={shown(value)}"
+                for name, value in one.settings.items()
+                if counts(name) and len(values[kind(one), name]) > 1
+            )
+        )
+        for one in found
+    ]
 
 
 def join(group: Sequence[Series]) -> list[Series]:
@@ -174,11 +161,7 @@ def join(group: Sequence[Series]) -> list[Series]:
         paths = [one.origins[0].path for one in group]
         names = [PurePath(path).name for path in paths]
         places = names if len(set(names)) == len(names) else paths
-        return [
-            replace(one, differences=", ".join(filter(None, (one.differences, place))))
-            for one, place in zip(group, places, strict=True)
-        ]
-    seconds = [one.seconds for one in group if one.seconds is not None]
+        return [one.named(place) for one, place in zip(group, places, strict=True)]
     ends = [one.last_evaluation for one in group if one.last_evaluation is not None]
     whole = replace(
         group[0],
@@ -187,7 +170,6 @@ def join(group: Sequence[Series]) -> list[Series]:
         announced=tuple(seed for one in group for seed in one.announced),
         last_evaluation=max(ends, default=None),
         lost=sum(one.lost for one in group),
-        seconds=sum(seconds) if len(seconds) == len(group) else None,
     )
     return [whole]
 
@@ -235,6 +217,12 @@ class Final:
         """Standard deviation of the scores over seeds, ddof 0 as in the paper."""
         return float(self.scores().std())
 
+    @property
+    def spacing(self) -> int:
+        """Frames between evaluations, the most common; 0 for a single one."""
+        steps, counts = np.unique(np.diff(self.evaluated), return_counts=True)
+        return int(steps[counts.argmax()]) if len(steps) else 0
+
 
 def aligned(series: Series) -> Final | None:
     """The series at its seeds' common frames; None if there are none."""
@@ -262,8 +250,18 @@ def finals(found: Sequence[Series]) -> tuple[list[Final], list[str]]:
 
 def caveats(final: Final, peers: Sequence[Final]) -> tuple[str, ...]:
     """What is missing, what other methods on the task have more of, and notes of the source."""
-    series = final.series
-    found = shortcomings(series)
+    series, found = final.series, []
+    if absent := [seed for seed in series.announced if seed not in series.seeds]:
+        found.append(f"no evaluation of seed {', '.join(absent)}")
+    ends = {seed: series.curves[seed][-1][0] for seed in series.seeds}
+    wanted = series.last_evaluation or max(ends.values())
+    found += [
+        f"seed {seed} ends at {end:,} of {wanted:,} frames"
+        for seed, end in ends.items()
+        if end < wanted
+    ]
+    if series.lost:
+        found.append(f"{counted(series.lost, 'evaluation')} without a finite return")
     if len(final.evaluated) < LAST:
         found.append(f"only {counted(len(final.evaluated), 'evaluation')}, all averaged")
     most = max(len(other.returns) for other in peers)
@@ -273,18 +271,12 @@ def caveats(final: Final, peers: Sequence[Final]) -> tuple[str, ...]:
     if final.frames < longest:
         frames = counted(final.frames, "frame")
         found.append(f"at {frames} where another method reaches {longest:,}")
-    usual = Counter(spacing(other) for other in peers).most_common(1)[0][0]
-    own = spacing(final)
-    if own != usual and own and usual:
-        found.append(f"evaluated every {counted(own, 'frame')}, most methods every {usual:,}")
+    usual = Counter(other.spacing for other in peers).most_common(1)[0][0]
+    if final.spacing != usual and final.spacing and usual:
+        every = counted(final.spacing, "frame")
+        found.append(f"evaluated every {every}, most methods every {usual:,}")
     found += [origin.note for origin in series.origins if origin.note]
     return tuple(dict.fromkeys(found))
-
-
-def spacing(final: Final) -> int | None:
-    """Frames between evaluations, the most common; None for a single one."""
-    steps, counts = np.unique(np.diff(final.evaluated), return_counts=True)
-    return int(steps[counts.argmax()]) if len(steps) else None
 
 
 def clear_winner(peers: Sequence[Final]) -> Final | None:

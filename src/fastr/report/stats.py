@@ -4,8 +4,11 @@ Scores come as one array of runs per task, so that tasks may have different numb
 statistics work on stacks of such arrays, (resamples, runs), so that a bootstrap is one call.
 """
 
-import math
+import csv
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -13,15 +16,15 @@ import scipy.stats
 from jaxtyping import Float64
 
 from fastr.envs.names import tasks as suite_tasks
-from fastr.report.series import Final, horizons, labels
+from fastr.report.series import FACTORED, JOINT, NAMES, TABLE_TASKS, Final, horizons, labels
 
 RESAMPLES = 2_000
 LARGEST_RETURN = 1_000.0
 """Of the DM Control Suite's tasks but lqr's: rewards from 0 to 1 over 1,000 steps."""
 SCALED = frozenset(task for task in suite_tasks() if not task.startswith("lqr-"))
 """Tasks whose returns share that scale; lqr's rewards have no lower bound."""
-SHARES = (0.5, 0.9)
-"""Shares of the best final mean whose reaching is timed by default."""
+FRAMES = 1_000_000
+"""The budget of every published number."""
 Scores = Sequence[Float64[np.ndarray, " _"]]
 Stacks = Sequence[Float64[np.ndarray, "resamples _"]]
 
@@ -70,12 +73,6 @@ def interval(
     return Interval(value, float(low), float(high))
 
 
-def median_frames(frames: Sequence[int | None]) -> float | None:
-    """Median over seeds of the frames needed; None, not reached, lies beyond every number."""
-    median = float(np.median([math.inf if frame is None else frame for frame in frames]))
-    return median if math.isfinite(median) else None
-
-
 class Middle(NamedTuple):
     """A method's interquartile mean over a set of tasks, as a share of the largest return."""
 
@@ -95,36 +92,21 @@ class Improvement(NamedTuple):
     probability: Interval
 
 
-class Reached(NamedTuple):
-    """Frames until an evaluation first reached a return."""
-
-    task: str
-    label: str
-    wanted: float
-    per_seed: tuple[int | None, ...]
-    """None: not reached within the run."""
-    frames: int
-    """Length of the run."""
-
-
-def comparable(found: Sequence[Final]) -> tuple[list[Final], dict[str, list[Final]]]:
-    """Finals on tasks that share a scale, to compare, and those left out, by the reason.
+def comparable(found: Sequence[Final]) -> tuple[list[Final], list[Final]]:
+    """Finals on tasks that share a scale, to compare, and those left out.
 
     A run that has just started would take all others on its task back to its own beginning, so
     those that ended before half of the longest are left out; so are those without an evaluation as
     early as the last one of another.
     """
     inside = [final for final in found if final.task in SCALED]
-    longest = {final.task: 0 for final in inside}
+    longest: dict[str, int] = {}
     for final in inside:
-        longest[final.task] = max(final.frames, longest[final.task])
+        longest[final.task] = max(final.frames, longest.get(final.task, 0))
     long = [final for final in inside if 2 * final.frames >= longest[final.task]]
     until = horizons(long)
     kept = [final for final in long if final.evaluated[0] <= until[final.task]]
-    return kept, {
-        "it ended before half of the longest on its task": [f for f in inside if f not in long],
-        "another on its task ended before its first evaluation": [f for f in long if f not in kept],
-    }
+    return kept, [final for final in inside if final not in kept]
 
 
 def by_method(found: Sequence[Final]) -> dict[str, dict[str, Final]]:
@@ -181,22 +163,54 @@ def improvements(found: Sequence[Final], seed: int) -> list[Improvement]:
     return result
 
 
-def reaching(found: Sequence[Final], wanted: Sequence[float]) -> list[Reached]:
-    """Frames to each of these returns, or to shares of the best final mean of each task."""
-    result = []
-    for task in dict.fromkeys(final.task for final in found):
-        here = [final for final in found if final.task == task]
-        best = max(final.mean for final in here)
-        levels = wanted or [share * best for share in SHARES if best > 0]
-        result += [
-            Reached(task, final.label, level, first_frames(final, level), final.frames)
-            for level in levels
-            for final in here
-        ]
-    return result
+class Published(NamedTuple):
+    """A return that others have published at the paper's protocol."""
+
+    method: str
+    task: str
+    mean: float
+    std: float
+    seeds: int
+    source: str
+
+    @property
+    def of_the_paper(self) -> bool:
+        """Whether the paper reports it."""
+        return self.source.startswith("paper Table 1")
 
 
-def first_frames(final: Final, level: float) -> tuple[int | None, ...]:
-    """For each seed the frame of its first evaluation at or above a return."""
-    curves = [final.series.curves[seed] for seed in final.series.seeds]
-    return tuple(next((f for f, value in curve if value >= level), None) for curve in curves)
+@cache
+def published() -> tuple[Published, ...]:
+    """The paper's Table 1, and other authors' numbers at the same budget and action repeat 2."""
+    text = resources.files("fastr.report").joinpath("published.csv").read_text(encoding="utf-8")
+    return tuple(
+        Published(method, task, float(mean), float(std), int(seeds), source)
+        for method, task, frames, mean, std, seeds, source in csv.reader(text.splitlines()[1:])
+        if int(frames) == FRAMES
+    )
+
+
+def published_gains() -> dict[str, float]:
+    """Return of FaStR less that of CTRL-SR by task, from the paper's Table 1."""
+    means = {(one.method, one.task): one.mean for one in published() if one.of_the_paper}
+    return {task: means[NAMES[FACTORED], task] - means[NAMES[JOINT], task] for task in TABLE_TASKS}
+
+
+def gains(found: Sequence[Final]) -> dict[str, float]:
+    """Return of FaStR less that of CTRL-SR by task, of the most similar pair of runs.
+
+    Both have the same preset and ended at the same frame; the fewer options differ, the better.
+    """
+    closest: dict[str, tuple[int, float]] = {}
+    for factored, joint in product(found, found):
+        one, other = factored.series, joint.series
+        if (
+            (one.method, other.method) == (FACTORED, JOINT)
+            and (one.task, one.variant) == (other.task, other.variant)
+            and factored.frames == joint.frames
+        ):
+            names = {*one.settings, *other.settings}
+            unlike = sum(one.settings.get(name) != other.settings.get(name) for name in names)
+            pair = unlike, factored.mean - joint.mean
+            closest[one.task] = min(closest.get(one.task, pair), pair, key=lambda it: it[0])
+    return {task: gain for task, (_, gain) in closest.items()}

@@ -19,25 +19,13 @@ LONG = 10_000
 NONE = "–"
 """A cell without a value; empty in the CSV file."""
 FORMULA = ("=", "+", "-", "@")
+SIGNS = ("less", "greater", "bar", "backslash", "asciicircum", "asciitilde")
 LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
+    **{sign: rf"\{sign}" for sign in "{}$&#%_"},
+    # After the end of a row brackets and stars would be its options.
+    **{sign: f"{{{sign}}}" for sign in "[]*"},
+    **{sign: rf"\text{word}{{}}" for sign, word in zip("<>|\\^~", SIGNS, strict=True)},
     '"': "''",
-    # After the end of a row these would be its options.
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
     "±": r"$\pm$",
     "–": "--",
     "…": r"\dots{}",
@@ -120,18 +108,18 @@ class Table:
 
     def latex(self, command: str) -> str:
         """A LaTeX table environment (booktabs, graphicx); the command that made it is a comment."""
+        columns = "l" + "c" * (len(self.columns) - 1)
         below = [*self.remarks, *(f"{letter}: {note}." for note, letter in self.notes.items())]
 
         def form(one: Cell) -> str:
             text = rf"\textbf{{{latex(one.text)}}}" if one.bold else latex(one.text)
             return rf"{text}\textsuperscript{{{self.marks(one)}}}" if one.notes else text
 
-        form_of_columns = "l" + "c" * (len(self.columns) - 1)
         lines = [
             rf"% Needs \usepackage{{booktabs,graphicx}}. Made by: {shown(command, 2_000)}",
             r"\begin{table}[h]\centering",
             rf"\caption{{{latex(self.title)}}}\label{{tab:{self.name}}}",
-            rf"\resizebox{{\textwidth}}{{!}}{{\begin{{tabular}}{{{form_of_columns}}}",
+            rf"\resizebox{{\textwidth}}{{!}}{{\begin{{tabular}}{{{columns}}}",
             rf"\toprule {' & '.join(map(latex, self.columns))} \\ \midrule",
             *(rf"{' & '.join(map(form, row))} \\" for row in self.cells),
             r"\bottomrule\end{tabular}}",
@@ -140,8 +128,8 @@ class Table:
         ]
         return "\n".join(lines) + "\n"
 
-    def markdown(self) -> list[str]:
-        """Lines of a Markdown table; notes as letters in brackets."""
+    def markdown(self) -> str:
+        """A Markdown table, its notes as a list below it, its remarks as a paragraph."""
 
         def form(one: Cell) -> str:
             text = f"**{markdown(one.text)}**" if one.bold else markdown(one.text)
@@ -149,7 +137,9 @@ class Table:
 
         head = [" | ".join(map(markdown, self.columns)), "---|" * len(self.columns)]
         rows = [f"| {' | '.join(map(form, row))} |" for row in self.cells]
-        return [f"| {head[0]} |", f"|{head[1]}", *rows]
+        notes = [f"- {letter}: {markdown(note)}" for note, letter in self.notes.items()]
+        table = [f"| {head[0]} |", f"|{head[1]}", *rows]
+        return "\n".join([*table, "", *notes, "", " ".join(map(markdown, self.remarks)), ""])
 
 
 def letter(place: int) -> str:

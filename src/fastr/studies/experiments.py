@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from fastr.core import Method, Preset, UserError, require, require_seeds
-from fastr.report.gains import EXTRA_TASKS, FACTORED, JOINT, TABLE_TASKS
+from fastr.report.series import EXTRA_TASKS, FACTORED, JOINT, TABLE_TASKS
 
 Name = Literal["table1", "ablation", "transfer", "misfit", "smoke"]
 SEEDS: dict[Preset, tuple[int, ...]] = {"paper": (0, 1, 2, 3, 42), "quick": (0,)}

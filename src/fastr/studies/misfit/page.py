@@ -39,7 +39,6 @@ def page(report: dict[str, Any], histories: Sequence[Sequence[dict[str, Any]]]) 
         ],
         shlex.join(["fastr", *origin["command"][1:]]),
         f"fastr {origin['fastr']}, {origin['started']}, {report['seconds']:,.0f} s",
-        formats=("png", "svg"),
     )
 
 
