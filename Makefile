@@ -18,7 +18,9 @@ $(VENV)/installed: pyproject.toml requirements/ci.txt
 
 # Trains on walker-walk for a few minutes, then shows the curve and the gait.
 demo: setup
-	$(BIN)/python -m fastr.cli.demo
+	run=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
+	  $(BIN)/fastr train walker-walk --preset quick --out $$run && \
+	  $(BIN)/fastr play $$run --video $$run/gait.mp4
 
 test: lint
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder

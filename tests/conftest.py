@@ -26,7 +26,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
 
-from fastr.cli.runtime import configure
+from fastr.cli.main import configure
 
 # What every command sets: the first one that a test runs in this process would otherwise change the
 # environment half-way.

@@ -64,13 +64,10 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def pages(chosen: list[Block]) -> list:
-    return [pytest.param(page, id=name(page)) for page in dict.fromkeys(b.page for b in chosen)]
-
-
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 COMMANDS = {c: b for b in BLOCKS if b.language in SHELL for c in commands(b)}
 RUN = [block for block in BLOCKS if block.runs]
+CHOSEN = "own-representation"
 
 
 @pytest.fixture
@@ -100,7 +97,7 @@ def exported(desk, monkeypatch):
 
 
 @pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize("page", pages(PYTHON))
+@pytest.mark.parametrize("page", dict.fromkeys(block.page for block in PYTHON), ids=name)
 def test_python_blocks_run(page, request):
     if page.name == "export.md":
         request.getfixturevalue("exported")
@@ -129,17 +126,15 @@ def test_commands_are_the_command_lines_own(arguments, capsys):
         assert command(*after_imports(words)) is not None
 
 
-def by_weight() -> list:
-    """The pages with commands to run; by default one, with what nothing else tests."""
-    chosen = ROOT / "docs" / "own-representation.md"
-    return [
-        pytest.param(page, id=name(page), marks=() if page == chosen else pytest.mark.slow)
-        for page in dict.fromkeys(block.page for block in RUN)
-    ]
-
-
 @pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize("page", by_weight())
+@pytest.mark.parametrize(
+    "page",
+    [
+        # By default one page runs, with what nothing else tests.
+        pytest.param(page, id=name(page), marks=() if page.stem == CHOSEN else pytest.mark.slow)
+        for page in dict.fromkeys(block.page for block in RUN)
+    ],
+)
 def test_marked_commands_run(page):
     for arguments in [c for block in RUN if block.page == page for c in commands(block)]:
         sizes = TINY if "train" in arguments[:3] else ()
@@ -168,15 +163,3 @@ def test_versions_agree():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
     assert version in (ROOT / "CHANGELOG.md").read_text()
     assert sys.modules["fastr"].__version__ == version
-
-
-def test_issue_forms_have_what_forms_need():
-    forms = [p for p in (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir() if p.stem != "config"]
-    assert {form.stem for form in forms} == {"bug", "question", "reproduction"}
-    for form in forms:
-        content = yaml.safe_load(form.read_text())
-        assert content["name"]
-        assert content["description"]
-        identities = [part["id"] for part in content["body"]]
-        assert len(set(identities)) == len(identities)
-        assert all(part["attributes"]["label"] for part in content["body"])

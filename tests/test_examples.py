@@ -1,6 +1,5 @@
 """The examples do what their pages say."""
 
-import inspect
 import json
 import sys
 from dataclasses import replace
@@ -79,25 +78,6 @@ def test_a_name_is_given_once():
     register("gated", METHODS["gated"])
     with pytest.raises(UserError, match="gated exists"):
         register("gated", METHODS["fastr"])
-
-
-def test_a_representation_alone_is_no_method(gated):
-    # In tests the signature is checked as well, so it is asked without its checks.
-    with pytest.raises(TypeError, match="SpectralConfig"):
-        inspect.unwrap(register)("bare", gated.GatedConfig())
-    assert "bare" not in METHODS
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["info", "walker-walk", "--method", "gated"], "--import MODULE"),
-        (["--import", "no_such_module", "info", "walker-walk"], "no_such_module"),
-        (["--import"], "--import"),
-    ],
-)
-def test_what_is_not_imported_is_unknown(arguments, said, refused):
-    refused(arguments, said)
 
 
 def test_a_run_of_an_unknown_method_imports_nothing(tmp_path, capsys):

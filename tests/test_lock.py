@@ -42,12 +42,3 @@ def test_every_entry_has_hashes():
     for entries in locked().values():
         for version, entry in entries:
             assert HASH.search(entry), f"{version}: {entry[:60]}"
-
-
-def test_every_set_up_asks_for_hashes():
-    makefile = (ROOT / "Makefile").read_text()
-    recipe = makefile.partition("$(VENV)/installed:")[2].partition("\n\n")[0]
-    installs = [line for line in recipe.splitlines() if "$(PIP)" in line]
-    assert len(installs) == 2
-    assert "--require-hashes" in installs[0]
-    assert {"--no-deps", "--no-build-isolation"} <= set(installs[1].split())

@@ -1,6 +1,7 @@
 """Films and the viewer: every seed a picture, and one sentence for what cannot be shown."""
 
 import re
+from unittest.mock import Mock
 
 import imageio.v3 as iio
 import numpy as np
@@ -10,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import fastr
-import toy_envs  # noqa: F401  (a run on a module's task is only played if that is imported)
+import toy_envs  # A run on a module's task is only played if that is imported.
 from fastr import envs
 from fastr.cli import run
-from fastr.export.play import BACKGROUND, NEGATIVE, POSITIVE, Strongest, side_by_side, strip
+from fastr.export.play import Strongest
 from saved_runs import SEEDS, save_run
 
 TASK = "toy_envs:Cliff-v0"  # terminates after three frames
@@ -64,7 +65,6 @@ WRONG = {
     "ending": (["--video", "film.avi"], ".mp4 or .gif"),
     "directory": (["--video", "nowhere/film.mp4"], "nowhere/film.mp4 cannot be written (No such"),
     "seed": (["--video", "film.mp4", "--seeds", "6"], "Seed 6 is not in"),
-    "small": (["--video", "film.mp4", "--height", "20"], "--height is 20; it must be from 64"),
     "no display": ([], "There is no display for a viewer: write a film with --video FILE"),
 }
 
@@ -85,10 +85,11 @@ def test_an_environment_without_a_viewer_says_so(saved, monkeypatch, refused):
     refused(["play", str(saved)], f"{TASK} has no viewer of its own", "--video FILE")
 
 
-def test_a_method_without_factors_says_so(tmp_path, refused):
-    save_run(tmp_path / "run", method="ctrl-sr", task=TASK)
-    arguments = ["--video", str(tmp_path / "film.mp4"), "--overlay", "factors"]
-    refused(["play", str(tmp_path / "run"), *arguments], "ctrl-sr has none")
+@pytest.mark.parametrize("wrong", [NotImplementedError, AttributeError("no screen")])
+def test_an_environment_without_render_says_so(saved, tmp_path, monkeypatch, refused, wrong):
+    monkeypatch.setattr(toy_envs.Count, "render", Mock(side_effect=wrong))
+    arguments = ["play", str(saved), "--video", str(tmp_path / "film.mp4")]
+    refused(arguments, f"{TASK} cannot be drawn: its render()", "docs/own-robot.md")
 
 
 ENDLESS = "toy_envs:Endless-v0"
@@ -112,26 +113,6 @@ def test_what_may_never_end_is_refused_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize(
-    ("count", "shape"), [(1, (1, 1)), (3, (1, 3)), (4, (2, 2)), (5, (2, 3)), (10, (3, 4))]
-)
-def test_pictures_stand_in_rows_with_even_sides(count, shape):
-    shades = [20 + 10 * i for i in range(count)]
-    whole = side_by_side([np.full((11, 13, 3), shade, np.uint8) for shade in shades])
-    rows, columns = shape
-    assert whole.shape[:2] == (11 * rows + rows % 2, 13 * columns + columns % 2)
-    middles = whole[5 : 11 * rows : 11, 6 : 13 * columns : 13, 0].ravel().tolist()
-    assert middles == shades + [BACKGROUND[0]] * (rows * columns - count)
-
-
-def test_bars_point_up_or_down_from_zero():
-    image = np.asarray(strip([(3, 1.0), (9, -1.0)], width=100, height=30))
-    above, below = image[6], image[18]
-    assert tuple(above[25]) == POSITIVE
-    assert tuple(below[75]) == NEGATIVE
-    assert tuple(above[75]) == tuple(below[25]) == BACKGROUND
-
-
 @given(
     st.lists(
         hnp.arrays(np.float32, 10, elements=st.floats(-5, 5, width=32)), min_size=1, max_size=6
@@ -149,8 +130,3 @@ def test_the_strongest_are_the_largest_and_keep_their_places(vectors):
         assert all(new == old for new, old in zip(places, before, strict=False) if old in places)
         assert all(-1 <= value <= 1 for _, value in bars)
         before = places
-
-
-def test_one_episode_has_no_deviation(saved, capsys):
-    assert run(["eval", str(saved), "--episodes", "1"]) == 0
-    assert capsys.readouterr().out.count("one episode") == len(SEEDS)

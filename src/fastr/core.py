@@ -128,6 +128,8 @@ LARGEST_BATCH = 100_000
 """Transitions per update; times MOST_LEVELS it still fits into an int32."""
 MOST_SEEDS = 1_000
 """Each has its own simulator process."""
+PATIENCE_SECONDS = 120.0
+"""Longest time that one agent step may take before the simulator counts as stuck."""
 
 
 def option(name: str) -> str:

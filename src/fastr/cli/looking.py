@@ -1,21 +1,21 @@
-"""fastr eval and fastr play: what a trained policy does."""
+"""fastr eval, play, info and bench: what a trained policy does, and what a run costs."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from fastr.cli.show import Flag, Maybe, Run, Several, print_json, print_table
+from fastr.cli.show import Flag, Json, Maybe, Run, Several, print_json, print_table
 from fastr.core import counted, require, require_seeds
 from fastr.envs import require_imported
 from fastr.runs.directory import RunDirectory
-from fastr.training.config import from_json
+from fastr.training.config import TrainConfig, from_json
 from fastr.training.trained import Trained
 
 MOST_EPISODES = 100_000
 """Limit of one evaluation and seed."""
-SMALLEST, TALLEST, WIDEST = 64, 1_080, 1_920
-"""Pixels of one seed's picture."""
+MOST_UPDATES, MOST_REPEATS = 1_000_000, 10_000
+"""Limits of one measurement."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,9 @@ class Eval:
     """Play greedy episodes with every seed's policy at the newest checkpoint."""
 
     run_directory: Run
-    """The run's directory."""
     episodes: int = 10
     """Episodes per seed."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Play the episodes in worker processes."""
@@ -35,14 +33,13 @@ class Eval:
 
         require(self, "episodes", low=1, high=MOST_EPISODES)
         trained = opened(self.run_directory)
-        config, frames = trained.config, trained.frames
-        episodes = unseen_episodes(trained, self.episodes)
+        config, episodes = trained.config, unseen_episodes(trained, self.episodes)
         returns = greedy_returns(trained.every_seed(), config.task, episodes)
         result = {
             "run": str(self.run_directory),
             "task": config.task,
             "method": config.method,
-            "frames": frames,
+            "frames": trained.frames,
             "episodes": self.episodes,
             "seeds": [
                 {
@@ -61,7 +58,7 @@ class Eval:
             (e["seed"], e["return_mean"], e["return_std"] if self.episodes > 1 else "one episode")
             for e in result["seeds"]
         ]
-        sizes = f"{counted(frames, 'frame')}, {counted(self.episodes, 'episode')}"
+        sizes = f"{counted(trained.frames, 'frame')}, {counted(self.episodes, 'episode')}"
         print_table(
             f"{config.task}, {config.method}, {sizes}",
             ("seed", "mean return", "std over episodes"),
@@ -75,7 +72,6 @@ class Play:
     """Film greedy episodes of all seeds side by side, or watch one seed in MuJoCo's viewer."""
 
     run_directory: Run
-    """The run's directory."""
     video: Maybe[Path] = None
     """File to write, one episode per seed, .mp4 or .gif (default: open the viewer)."""
     seeds: Several[int] = ()
@@ -90,12 +86,11 @@ class Play:
 
     def run(self) -> int:
         """Render in this process."""
-        from fastr.export.play import check_film, film, watch
+        from fastr.envs.simulator import TALLEST, WIDEST
+        from fastr.export.play import film, watch
 
-        require(self, "height", low=SMALLEST, high=TALLEST)
-        require(self, "width", low=SMALLEST, high=WIDEST)
-        if self.video is not None:
-            check_film(self.video)
+        require(self, "height", low=64, high=TALLEST)
+        require(self, "width", low=64, high=WIDEST)
         if self.seeds:
             require_seeds(self.seeds)
         trained = opened(self.run_directory)
@@ -108,6 +103,97 @@ class Play:
         for one, total in zip(policies, returns, strict=True):
             print(f"  seed {one.seed}: return {total:.1f}")
         return 0
+
+
+@dataclass(frozen=True)
+class Info:
+    """Dimensions, parameters, multiply-adds and device memory of a run, before it is started."""
+
+    config: TrainConfig
+    coverage: Flag = False
+    """Also measure how many directions of the next-state factor one batch can train, on transitions
+    of a random policy (methods that rank next states)."""
+    json: Json = False
+
+    def run(self) -> int:
+        """Count without allocating."""
+        from fastr.envs import spec
+        from fastr.training.cost import info
+
+        result = info(self.config, spec(self.config.task, self.config.frame_skip))
+        if self.coverage:
+            from fastr.studies.coverage import coverage_of
+
+            result["coverage"] = [asdict(entry) for entry in coverage_of(self.config)]
+        if self.json:
+            return print_json(result)
+        title = f"{result['task']}, {result['method']}, preset {result['preset']}"
+        rows = [(words(name), f"{n:,}") for name, n in result["parameters"].items()]
+        rows.append(("all online networks", f"{result['parameters_total']:,}"))
+        if kept := result["parameters_kept"]:
+            share = kept / result["parameters_total"]
+            rows.append(("of these kept fixed", f"{kept:,} ({share:.0%})"))
+        print_table(title, ("network", "parameters"), rows)
+        memory = {
+            f"device memory per seed: {words(part)}": size
+            for part, size in result["device_bytes_per_seed"].items()
+        }
+        seeds = counted(result["seeds"], "seed")
+        memory[f"device memory, {seeds}"] = result["device_bytes_total"]
+        facts = [
+            ("state and action dimensions", f"{result['state_dim']}, {result['action_dim']}"),
+            ("agent steps, updates", f"{result['agent_steps']:,}, {result['updates']:,}"),
+            ("multiply-adds per update and seed", f"{result['multiply_adds_per_update']:,}"),
+            *((name, f"{size / 2**20:,.0f} MiB") for name, size in memory.items()),
+        ]
+        print_table("", ("", ""), facts)
+        if self.coverage:
+            print_table(
+                "directions of the next-state factor that one batch can train",
+                ("batch N", "dim M", "min(N, dim M)", "rank", "for 99 % of the gradient"),
+                [tuple(entry.values())[1:] for entry in result["coverage"]],
+            )
+        return 0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time the joint update of all seeds and the training loop, against this machine's best."""
+
+    config: TrainConfig
+    updates: int = 20
+    """Updates per repeat."""
+    repeats: int = 5
+    """Repeats; the median is reported."""
+    json: Json = False
+
+    def run(self) -> int:
+        """Compile, warm up, measure."""
+        from fastr.envs import ending_spec
+        from fastr.training.bench import bench
+
+        require(self, "updates", low=1, high=MOST_UPDATES)
+        require(self, "repeats", low=1, high=MOST_REPEATS)
+        sizes = ending_spec(self.config.task, self.config.frame_skip)
+        result = bench(self.config, sizes, updates=self.updates, repeats=self.repeats)
+        if self.json:
+            return print_json(result)
+        facts = [
+            (words(name), f"{value:,.3f}" if isinstance(value, float) else f"{value}")
+            for name, value in result.items()
+            if not isinstance(value, list | dict)
+        ]
+        print_table("fastr bench", ("", ""), facts)
+        for name, times in result.items():
+            if isinstance(times, dict):
+                rows = [(part, f"{value:.3f}") for part, value in times.items()]
+                print_table(words(name), ("part", "milliseconds"), rows)
+        return 0
+
+
+def words(name: str) -> str:
+    """A name in a result, for people."""
+    return name.replace("_", " ")
 
 
 def opened(path: Path) -> Trained:

@@ -5,25 +5,48 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TextIO, TypeVar
+from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fastr.core import write_errors
+from fastr.core import PATIENCE_SECONDS, require, write_errors
 
 Value = TypeVar("Value")
 NO_HINT = tyro.conf.arg(help_behavior_hint="")
 """For an option whose help says what happens without it; the parser would add (default: None)."""
 Maybe = Annotated[Value | None, NO_HINT]
 Several = Annotated[tuple[Value, ...], NO_HINT]
-Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+Run = Annotated[
+    Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="The run's directory.")
+]
 Task = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
+Json = Annotated[
+    Flag, tyro.conf.arg(help="Print one JSON object on stdout and nothing else there.")
+]
 RESERVED: list[TextIO] = []
 """Standard output, once `reserve_stdout` keeps it for results."""
+
+
+@dataclass(frozen=True)
+class Watching:
+    """How the training is watched; no part of the run, so every start of it may choose anew."""
+
+    track: Several[Literal["tensorboard", "wandb"]] = ()
+    """Also log to TensorBoard (into the run directory) or Weights & Biases."""
+    patience: float = PATIENCE_SECONDS
+    """Seconds that a simulator may be silent within one agent step, in training or evaluation,
+    before the run stops with a sentence that names it (docs/survival.md)."""
+
+    def __post_init__(self):
+        require(self, "patience", low=1, high=86_400)
+
+
+USUAL = Watching()
 
 
 def places(metavar: str) -> Any:
@@ -55,11 +78,6 @@ def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None
     if title:
         console.print(title, style="italic", soft_wrap=True)
     console.print(table)
-
-
-def mib(size: int) -> str:
-    """Bytes for people."""
-    return f"{size / 2**20:,.0f} MiB"
 
 
 def write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:

@@ -1,6 +1,5 @@
 """fastr train and fastr resume."""
 
-import contextlib
 import json
 import shlex
 import sys
@@ -10,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastr.cli.interrupts import end_at_once, stop_requests, stopped_by
-from fastr.cli.show import Flag, Maybe, Run, print_json, print_table
-from fastr.cli.watching import USUAL, Watching
+from fastr.cli.show import USUAL, Json, Maybe, Run, Watching, print_json, print_table
 from fastr.core import RunError, StoppedError, UserError, counted, write_errors
 from fastr.envs import module_of, require_imported
 from fastr.envs.processes import WorkerError
@@ -34,8 +32,7 @@ class Train:
     out: Maybe[Path] = None
     """Run directory for all seeds (default: runs/TASK-METHOD-DATE)."""
     watching: Watching = USUAL
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Train from frame 0."""
@@ -57,10 +54,8 @@ class Resume:
     """Continue a stopped run from its last checkpoint, bit for bit on the same CPU."""
 
     run_directory: Run
-    """The run's directory."""
     watching: Watching = USUAL
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Train from the newest sound checkpoint."""
@@ -97,23 +92,6 @@ def start(config: TrainConfig, path: Path) -> RunWriter:
     return RunWriter.create(path, {"train": to_json(config), "provenance": provenance() | devices})
 
 
-def finished_rows(config: TrainConfig, path: Path) -> list[dict[str, Any]]:
-    """The rows of this run, trained to its end first; StoppedError if it was asked to stop.
-
-    A run that an earlier call left unfinished is continued; a finished one is only read.
-    """
-    if (path / CONFIG).exists():
-        writer, checkpoint = RunWriter.resume(path)
-    else:
-        writer, checkpoint = start(config, path), None
-    with writer:
-        refuse_other(writer, config)
-        if not ended(config, writer) and (asked := train_and_draw(config, writer, checkpoint)):
-            message = f"stopped; the same command continues in {path.parent}."
-            raise StoppedError(message, stopped_by(asked))
-        return writer.rows()
-
-
 def refuse_other(run: RunDirectory, config: TrainConfig) -> None:
     """Raise UserError unless this run has this configuration."""
     wanted = json.loads(json.dumps(to_json(config)))
@@ -122,7 +100,10 @@ def refuse_other(run: RunDirectory, config: TrainConfig) -> None:
 
 
 def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every run, trained one after the other in OUT/NAME; all are checked first."""
+    """The rows of every run in OUT/NAME, trained to its end unless it is finished already.
+
+    All are checked first; StoppedError if one was asked to stop.
+    """
     for name, config in configs.items():
         refuse_taken(out / name)
         if (out / name / CONFIG).exists():
@@ -132,7 +113,15 @@ def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[di
     for number, (name, config) in enumerate(configs.items(), start=1):
         # The lines of a training name its task alone, which all of them share.
         say(f"{name}: run {number} of {len(configs)}")
-        found[name] = finished_rows(config, out / name)
+        if (out / name / CONFIG).exists():
+            writer, checkpoint = RunWriter.resume(out / name)
+        else:
+            writer, checkpoint = start(config, out / name), None
+        with writer:
+            if not ended(config, writer) and (asked := train_and_draw(config, writer, checkpoint)):
+                message = f"stopped; the same command continues in {out}."
+                raise StoppedError(message, stopped_by(asked))
+            found[name] = writer.rows()
     return found
 
 
@@ -174,16 +163,15 @@ def train_and_draw(
 
 
 def draw(config: TrainConfig, writer: RunWriter) -> None:
-    """The learning curve, as a picture and as numbers, after the first evaluation."""
+    """The learning curve, as a picture and as numbers, once every seed has an evaluation."""
     from fastr.report.plots import learning_curve
     from fastr.runs.summary import curve_csv
 
     rows, title = writer.rows(), f"{config.task}, {config.method}"
-    if not evaluated(rows, config):
-        return
-    with write_errors(writer.path / "curve.png"):
-        learning_curve(rows, config.seeds, title, writer.path / "curve.png")
-        (writer.path / "curve.csv").write_text(curve_csv(rows, config.seeds))
+    if all(evaluations(rows, seed) for seed in config.seeds):
+        with write_errors(writer.path / "curve.png"):
+            learning_curve(rows, config.seeds, title, writer.path / "curve.png")
+            (writer.path / "curve.csv").write_text(curve_csv(rows, config.seeds))
 
 
 def train_and_report(
@@ -199,51 +187,38 @@ def train_and_report(
         draw(config, writer)
     else:
         asked = train_and_draw(config, writer, checkpoint, options.watching)
-    # Everything is saved: a reader of stdout that has ended is no failure of the run.
-    with contextlib.suppress(BrokenPipeError):
-        report(config, writer, as_json=options.json)
-    return stopped_by(asked) if asked and not ended(config, writer) else 0
-
-
-def report(config: TrainConfig, writer: RunWriter, *, as_json: bool) -> None:
-    """How far the run is, and the returns it has reached."""
-    rows = writer.rows()
     result = {
         "run": str(writer.path),
         "task": config.task,
         "method": config.method,
         "finished": ended(config, writer),
-        **summary(rows, config.seeds),
+        **summary(writer.rows(), config.seeds),
     }
-    count = evaluated(rows, config)
+    count = min(entry["evaluations"] for entry in result["seeds"])
     if not result["finished"]:
         when = "" if count else " before the first evaluation"
         say(f"fastr: stopped{when}; continue with `{in_shell(config, 'resume', writer.path)}`.")
-    if as_json:
+    if options.json:
         print_json(result)
     elif count:
-        show(config, writer, result, count)
+        show(result, count)
+    return stopped_by(asked) if asked and not result["finished"] else 0
 
 
-def show(config: TrainConfig, writer: RunWriter, result: dict[str, Any], count: int) -> None:
-    """The returns of every seed after so many evaluations, and where everything is."""
-    which = "" if count == 1 else "last " if count >= LAST else "all "
-    mean = f"mean of {which}{counted(min(count, LAST), 'evaluation')}"
+def show(result: dict[str, Any], count: int) -> None:
+    """Print the returns of every seed after so many evaluations, and where everything is."""
     rows = [
         (e["seed"], e["frames"], e["last_evaluation_return"], e["last_10_evaluations_return"])
         for e in result["seeds"]
     ]
     means = (result["last_evaluation_return_mean"], result["last_10_evaluations_return_mean"])
+    mean = f"mean of last {counted(min(count, LAST), 'evaluation')}"
     columns = ("seed", "frames", "last evaluation", mean)
-    print_table(f"{config.task}, {config.method}: return", columns, [*rows, ("mean", "", *means)])
+    title = f"{result['task']}, {result['method']}: return"
+    print_table(title, columns, [*rows, ("mean", "", *means)])
     print(f"training took {result['seconds']:,.0f} s")
-    print(f"run directory   {writer.path}")
-    print(f"learning curve  {writer.path / 'curve.png'}")
-
-
-def evaluated(rows: list[dict[str, Any]], config: TrainConfig) -> int:
-    """Evaluations that every seed has had."""
-    return min(len(evaluations(rows, seed)) for seed in config.seeds)
+    print(f"run directory   {result['run']}")
+    print(f"learning curve  {Path(result['run'], 'curve.png')}")
 
 
 def in_shell(config: TrainConfig, command: str, path: Path) -> str:

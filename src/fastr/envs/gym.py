@@ -79,8 +79,22 @@ class Gym(Simulator):
         from PIL import Image, ImageOps
 
         # Gymnasium fixes an image's size when it makes the environment: scale it, do not stretch.
-        image = Image.fromarray(np.asarray(self._env.render()).astype(np.uint8, copy=False))
+        image = Image.fromarray(self._rendered().astype(np.uint8, copy=False))
         return np.array(ImageOps.pad(image, (width, height), Image.Resampling.BILINEAR))
+
+    def _rendered(self) -> np.ndarray:
+        """What the environment's own render() returns."""
+        try:
+            return np.asarray(self._env.render())
+        except (NotImplementedError, AttributeError) as error:
+            # Where libEGL is missing, PyOpenGL raises an AttributeError, too.
+            place = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+            if {"OpenGL", "mujoco"} & set(place.parts):
+                raise
+            raise UserError(
+                f"{self._name} cannot be drawn: its render() is missing or fails "
+                f"({one_line(error)}); docs/own-robot.md says what it must return."
+            ) from None
 
 
 def _refuse_form(error: Exception, must: str) -> None:

@@ -24,10 +24,8 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from fastr import envs
-from fastr.core import EnvSpec, RunError, UserError
+from fastr.core import PATIENCE_SECONDS, EnvSpec, RunError, UserError
 
-PATIENCE_SECONDS = 120.0
-"""Longest time that one agent step may take before the simulator counts as stuck."""
 START_SECONDS = 300.0
 """Longest time to start: many workers that import at once on few cores are slow, not stuck."""
 _END_SECONDS = 2.0

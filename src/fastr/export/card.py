@@ -67,32 +67,32 @@ FILES = {
 def model_card(facts: dict[str, Any], files: tuple[str, ...]) -> str:
     """The card of an exported policy."""
     shifted = "@" in facts["task"]
+    origin = {
+        "task": facts["task"],
+        "method": facts["method"],
+        "seed": facts["seed"],
+        "trained for": f"{counted(facts['frames'], 'frame')} (simulator steps, not agent steps)",
+        "trained by": f"{facts['trained_by']}, commit {facts['commit']}",
+        "hardware of the training": facts["hardware"],
+        "exported": f"{facts['exported']} by {facts['exported_by']}",
+        "licence": facts["license"],
+    }
+    actuators = (
+        f"| {i} | {plain(entry['name'])} | {entry['low']:g} | {entry['high']:g} |"
+        for i, entry in enumerate(facts["action"])
+    )
     return TEMPLATE.format(
         title=f"{plain(facts['task'])}, {plain(facts['method'])}, seed {facts['seed']}",
-        table="\n".join(f"| {name} | {plain(value)} |" for name, value in summary_rows(facts)),
+        table="\n".join(f"| {name} | {plain(value)} |" for name, value in origin.items()),
         returns="\n".join(return_lines(facts)),
         states=sum(part["size"] for part in facts["observation"]),
         actions=len(facts["action"]),
         frames=counted(facts["frame_skip"], "frame"),
         shift=" The shift after the @\nin the task happens after the policy." if shifted else "",
         observation="\n".join(map(observation_row, facts["observation"])),
-        action="\n".join(action_row(i, entry) for i, entry in enumerate(facts["action"])),
+        action="\n".join(actuators),
         files="\n".join(f"- `{name}`: {FILES[name]}" for name in files),
     )
-
-
-def summary_rows(facts: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The policy's origin, line by line."""
-    return [
-        ("task", facts["task"]),
-        ("method", facts["method"]),
-        ("seed", facts["seed"]),
-        ("trained for", f"{counted(facts['frames'], 'frame')} (simulator steps, not agent steps)"),
-        ("trained by", f"{facts['trained_by']}, commit {facts['commit']}"),
-        ("hardware of the training", facts["hardware"]),
-        ("exported", f"{facts['exported']} by {facts['exported_by']}"),
-        ("licence", facts["license"]),
-    ]
 
 
 def return_lines(facts: dict[str, Any]) -> list[str]:
@@ -123,11 +123,6 @@ def observation_row(part: dict[str, Any]) -> str:
     first, last = part["first"], part["first"] + part["size"] - 1
     entries = str(first) if first == last else f"{first} to {last}"
     return f"| {entries if part['size'] else 'none'} | {plain(part['name'])} |"
-
-
-def action_row(index: int, entry: dict[str, Any]) -> str:
-    """One actuator."""
-    return f"| {index} | {plain(entry['name'])} | {entry['low']:g} | {entry['high']:g} |"
 
 
 def plain(value: object) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -13,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Float64
-from safetensors.numpy import save
 
 import fastr
 from fastr import envs
@@ -22,7 +20,13 @@ from fastr.envs import shifts
 from fastr.export.card import model_card
 from fastr.export.numpy_policy import parsed
 from fastr.export.play import require_body
-from fastr.export.program import NORMALIZED, OBSERVATION, Program
+from fastr.export.program import (
+    NORMALIZED,
+    OBSERVATION,
+    Program,
+    onnx_bytes,
+    safetensors_bytes,
+)
 from fastr.runs.directory import RunDirectory
 from fastr.runs.summary import number, summary
 from fastr.training.trained import Trained
@@ -61,32 +65,13 @@ def built(trained: Trained, facts: dict[str, Any], kind: Format) -> tuple[bytes,
     program = Program.of(trained.policy, envs.Bounds(low, high))
     if kind == "safetensors":
         content = safetensors_bytes(program, facts)
-        return content, safetensors_actions(content)
-    from fastr.export.onnx import onnx_bytes
-
-    content = onnx_bytes(program, trained.spec, facts)
-    return content, onnx_actions(content)
-
-
-def safetensors_bytes(program: Program, facts: dict[str, Any]) -> bytes:
-    """Arrays by name, and in the header the steps that use them and the facts, as JSON."""
-    steps = [step._asdict() for step in program.steps]
-    arrays = {name: np.ascontiguousarray(array) for name, array in program.arrays.items()}
-    return save(arrays, {"fastr_policy": json.dumps(facts | {"steps": steps})})
-
-
-def safetensors_actions(content: bytes) -> Act:
-    """What a safetensors file does, by the loader that goes with it."""
-    policy = parsed(content)
-    return lambda states: policy(states, NORMALIZED)
-
-
-def onnx_actions(content: bytes) -> Act:
-    """What an ONNX file does, by onnxruntime."""
+        policy = parsed(content)
+        return content, lambda states: policy(states, NORMALIZED)
     import onnxruntime
 
+    content = onnx_bytes(program, trained.spec, facts)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return lambda states: np.asarray(session.run([NORMALIZED], {OBSERVATION: states})[0])
+    return content, lambda states: np.asarray(session.run([NORMALIZED], {OBSERVATION: states})[0])
 
 
 def write(out: Path, kind: Format, content: bytes, facts: dict[str, Any]) -> None:
@@ -95,14 +80,14 @@ def write(out: Path, kind: Format, content: bytes, facts: dict[str, Any]) -> Non
     if kind == "safetensors":
         contents[LOADER] = (files("fastr.export") / LOADER).read_bytes()
     contents[CARD] = model_card(facts, tuple(contents)).encode()
-    with write_errors(out):
-        try:
+    try:
+        with write_errors(out):
             for name, data in contents.items():
                 (out / name).write_bytes(data)
-        except OSError:
-            for name in contents:
-                (out / name).unlink(missing_ok=True)
-            raise
+    except UserError:
+        for name in contents:
+            (out / name).unlink(missing_ok=True)
+        raise
 
 
 # Agreement with the policy in JAX
@@ -177,8 +162,9 @@ def origin(provenance: dict[str, Any]) -> dict[str, str]:
     revision = "not recorded"
     if isinstance(commit, dict) and isinstance(commit.get("revision"), str):
         revision = commit["revision"] + (" with local changes" if commit.get("dirty") else "")
-    kinds = sorted({str(kind) for kind in devices}) if isinstance(devices, list) else []
-    parts = [*kinds, *([str(provenance["cpu"])] if provenance.get("cpu") else [])]
+    parts = sorted({str(kind) for kind in devices}) if isinstance(devices, list) else []
+    if cpu := provenance.get("cpu"):
+        parts.append(str(cpu))
     return {
         "commit": revision,
         "trained_by": f"fastr {provenance.get('fastr', '(version not recorded)')}",

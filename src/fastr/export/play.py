@@ -24,7 +24,6 @@ from fastr.training.trained import Trained
 Overlay = Literal["return", "factors"]
 Picture = UInt8[np.ndarray, "_ _ 3"]
 PICTURES_PER_SECOND = 25
-ENDINGS = (".mp4", ".gif")
 BACKGROUND, WHITE, GREY = (24, 26, 31), (255, 255, 255), (176, 182, 194)
 POSITIVE, NEGATIVE = (86, 180, 233), (230, 159, 0)
 """Sky blue and orange, which every kind of colour vision tells apart."""
@@ -78,6 +77,8 @@ def film(
 ) -> list[float]:
     """Write one greedy episode of every policy, side by side in step; their returns."""
     config = policies[0].config
+    if path.suffix.lower() not in (".mp4", ".gif"):
+        raise UserError(f"--video {path} must end in .mp4 or .gif.")
     if "factors" in overlay and not policies[0].has_factors:
         raise UserError(
             f"--overlay factors shows products of state and action factors, and {config.method} "
@@ -97,12 +98,6 @@ def film(
             show(side_by_side([episode.picture() for episode in episodes]))
             advance(1)
     return [episode.total for episode in episodes]
-
-
-def check_film(path: Path) -> None:
-    """Raise UserError unless the name of this file says how to write it."""
-    if path.suffix.lower() not in ENDINGS:
-        raise UserError(f"--video {path} must end in {' or '.join(ENDINGS)}.")
 
 
 @contextlib.contextmanager

@@ -6,38 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fastr import envs
 from fastr.core import counted
-from fastr.envs import shifts
 from fastr.training.config import TrainConfig
-
-MINUTE = 60.0
-"""Between two lines of a training without a terminal, apart from evaluations."""
-LINE_SECONDS = 15.0
-"""Between two lines of a stage without a terminal."""
 
 
 def say(*parts: str) -> None:
     """One line on stderr; work goes on when its reader has ended (`2>&1 | tee` and Ctrl-C)."""
     with contextlib.suppress(OSError):
         print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
-
-
-def bar_of(unit: str, console: Console) -> Progress:
-    """A bar that counts in these units, shown on a terminal alone."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
-        TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
 
 
 def duration(seconds: float) -> str:
@@ -47,31 +26,38 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:,.1f} h"
 
 
-def frame_seconds(task: str, frame_skip: int) -> float | None:
-    """Simulated seconds per frame, measured on one agent step; None where there is no clock.
+class Bar:
+    """Counts up to a total on a terminal; elsewhere prints a line after each pause."""
 
-    A module's own environment is not stepped in this process: it might end it.
-    """
-    if envs.module_of(task):
-        return None
-    with contextlib.closing(envs.load(shifts.split(task)[0], frame_skip)) as environment:
-        robot = environment.robot()
-        if robot is None:
-            return None
-        environment.reset(0)
-        before = robot.data.time
-        environment.step(np.zeros(environment.spec.action_dim, np.float32))
-        return (robot.data.time - before) / frame_skip
+    def __init__(self, what: str, total: int, unit: str, first: str, pause: float):
+        console = Console(file=sys.stderr)
+        self.silent = console.is_terminal
+        self.name, self.total, self.unit, self.pause = what, total, unit, pause
+        self.done, self.last_line = 0, time.monotonic()
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self.silent,
+        )
+        self.task = self.bar.add_task(what, total=total, figures=first)
+        if first:
+            self.line(first)
 
+    def move(self, done: int, figures: str) -> bool:
+        """Show that so many units are done; whether a line is due."""
+        over, self.done = done >= self.total > self.done, done
+        self.bar.update(self.task, completed=done, figures=figures)
+        return over or time.monotonic() > self.last_line + self.pause
 
-def in_words(config: TrainConfig) -> str:
-    """Seeds and budget of a training, and what a frame and an agent step are."""
-    seconds, skip = frame_seconds(config.task, config.frame_skip), config.frame_skip
-    step = f"an agent step holds one action for {counted(skip, 'frame')}"
-    frames = f"{counted(len(config.seeds), 'seed')}, {counted(config.frames, 'frame')}"
-    if not seconds:
-        return f"{frames} (simulator steps); {step}"
-    return f"{frames} of {seconds:g} s; {step} ({1 / (skip * seconds):g} actions per second)"
+    def line(self, *parts: str) -> None:
+        """Print a line, unless a terminal shows the bar."""
+        if not self.silent:
+            self.last_line = time.monotonic()
+            say(f"{self.name}: {parts[0]}", *parts[1:])
 
 
 class TrainingProgress:
@@ -79,75 +65,55 @@ class TrainingProgress:
 
     def __init__(self, config: TrainConfig):
         self.config = config
-        self.console = Console(file=sys.stderr)
-        self.bar = bar_of("frames", self.console)
-        self.task = self.bar.add_task(config.task, total=config.frames, figures="compiling ...")
-        self.evaluated: dict[int, dict[int, float]] = {}
+        held = counted(config.frame_skip, "frame")
+        frames = f"{counted(len(config.seeds), 'seed')}, {counted(config.frames, 'frame')}"
+        say(f"{config.task}: {frames} (simulator steps); an agent step holds one action for {held}")
+        self.bar = Bar(config.task, config.frames, "frames", "starting and compiling", pause=60.0)
+        self.evaluated: dict[int, list[float]] = {}
+        self.latest, self.rate = "", 0.0
         self.last_step: tuple[float, int] | None = None
-        self.rate = 0.0
-        self.last_line = time.monotonic()
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Take in one row of the run."""
         if row["kind"] == "evaluation":
-            self.evaluated.setdefault(row["frames"], {})[row["seed"]] = row["return"]
-            returns = self.evaluated[row["frames"]]
+            returns = self.evaluated.setdefault(row["frames"], [])
+            returns.append(row["return"])
             if len(returns) == len(self.config.seeds):
-                # The training has gone on meanwhile: the frame is the evaluation's, not its own.
-                mean = sum(returns.values()) / len(returns)
+                mean = sum(returns) / len(returns)
+                self.latest = f"return {mean:.0f}  "
                 seeds = f" over {counted(len(returns), 'seed')}" if len(returns) > 1 else ""
-                message = f"return {mean:.1f}{seeds} at frame {row['frames']:,}"
-                self.print_line(message, row["seconds"])
+                # Training has continued meanwhile: the frame is the evaluation's, not training's.
+                self.line(f"return {mean:.1f}{seeds} at frame {row['frames']:,}", row)
         else:
             self.measure(row["updates"])
-            if time.monotonic() > self.last_line + MINUTE:
-                place = f"frame {row['frames']:,} of {self.config.frames:,}"
-                self.print_line(place, row["seconds"], self.left(row["frames"]))
-        self.bar.update(self.task, completed=self.frames(row), figures=self.figures())
-
-    def frames(self, row: dict[str, Any]) -> int:
-        """Frames reached: evaluations come in later than the frame they belong to."""
-        known = int(self.bar.tasks[0].completed)
-        return max(known, min(row["frames"], self.config.frames))
+        speed = f"{self.rate:,.0f} updates/s" if self.rate else "collecting random frames"
+        done = max(self.bar.done, min(row["frames"], self.config.frames))
+        due = self.bar.move(done, f"{self.latest}{speed}")
+        if due and row["kind"] != "evaluation":
+            steps = (self.config.frames - done) / self.config.frame_skip
+            left = f", about {duration(steps / self.rate)} left" if self.rate else ""
+            self.line(f"frame {done:,} of {self.config.frames:,}{left}", row)
 
     def measure(self, updates: int) -> None:
         """Updates per second since the last row."""
         now = time.monotonic()
-        if self.last_step is not None and updates > self.last_step[1]:
+        if self.last_step is None:
+            self.last_step = (now, updates)
+        elif updates > self.last_step[1]:
             self.rate = (updates - self.last_step[1]) / max(now - self.last_step[0], 1e-9)
-        if self.last_step is None or updates > self.last_step[1]:
             self.last_step = (now, updates)
 
-    def figures(self) -> str:
-        """The latest mean evaluation return and the rate."""
-        speed = f"{self.rate:,.0f} updates/s" if self.rate else "collecting random frames"
-        if not self.evaluated:
-            return speed
-        latest = self.evaluated[max(self.evaluated)].values()
-        return f"return {sum(latest) / len(latest):.0f}  {speed}"
-
-    def left(self, frames: int) -> str:
-        """Time for the remaining frames at this rate; empty before the first update."""
-        steps = (self.config.frames - frames) / self.config.frame_skip
-        return f"about {duration(steps / self.rate)} left" if self.rate else ""
-
-    def print_line(self, message: str, seconds: float, left: str = "") -> None:
-        """One line of text, unless a terminal shows the bar."""
-        if self.console.is_terminal:
-            return
-        self.last_line = time.monotonic()
+    def line(self, message: str, row: dict[str, Any]) -> None:
+        """One line of text with the rate and the time since the start of the run."""
         rate = f"{self.rate:,.{0 if self.rate >= 10 else 1}f} updates/s" if self.rate else ""
-        say(f"{self.config.task}: {message}", left, rate, f"{duration(seconds)} so far")
+        self.bar.line(message, rate, f"{duration(row['seconds'])} so far")
 
     def __enter__(self) -> "TrainingProgress":
-        say(f"{self.config.task}: {in_words(self.config)}")
-        self.bar.start()
-        if not self.console.is_terminal:
-            say(f"{self.config.task}: starting and compiling")
+        self.bar.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        self.bar.bar.stop()
 
 
 @contextlib.contextmanager
@@ -156,22 +122,12 @@ def stage(what: str, total: int, unit: str, first: str = "") -> Iterator[Callabl
 
     `first` names what is done before the first unit, where that takes long.
     """
-    console = Console(file=sys.stderr)
-    bar = bar_of(unit, console)
-    task = bar.add_task(what, total=total, figures=first)
-    if first and not console.is_terminal:
-        say(f"{what}: {first}")
-    start = last_line = time.monotonic()
-    done = 0
+    bar, start = Bar(what, total, unit, first, pause=15.0), time.monotonic()
 
     def advance(count: int, figures: str = "") -> None:
-        nonlocal done, last_line
-        done += count
-        bar.update(task, completed=done, figures=figures)
-        now, over = time.monotonic(), done >= total > done - count
-        if not console.is_terminal and (now - last_line > LINE_SECONDS or over):
-            last_line = now
-            say(f"{what}: {done:,} of {total:,} {unit}", figures, f"{now - start:,.0f} s")
+        if bar.move(bar.done + count, figures):
+            seconds = f"{time.monotonic() - start:,.0f} s"
+            bar.line(f"{bar.done:,} of {total:,} {unit}", figures, seconds)
 
-    with bar:
+    with bar.bar:
         yield advance
