@@ -438,7 +438,6 @@ BAD = {
     "same seed": (["small.npz", "--seeds", "1", "1"], "--seeds"),
     "many resamples": (["small.npz", "--bootstrap", "2000000000"], "from 100 to 1000000"),
     "no epochs": (["small.npz", "--epochs", "0"], "--epochs"),
-    "unknown split": (["small.npz", "--split", "rows"], "--split"),
     "unknown preset": (["small.npz", "--preset", "papr"], "paper"),
 }
 

@@ -233,7 +233,6 @@ def test_transfer_from_beginning_to_end(source, capsys, monkeypatch, tmp_path):
         (["--shift", "degradaton"], "Did you mean degradation"),
         (["--shift", "dead", "--keep", "encoder"], "it can keep state-factor"),
         (["--shift", "dead", "--frames", "0"], "--frames is 0"),
-        ([], "--shift"),
     ],
 )
 def test_wrong_transfers_are_one_sentence(source, refused, tmp_path, arguments, said):
