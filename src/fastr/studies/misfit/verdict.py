@@ -130,84 +130,69 @@ class Verdict:
     next_step: str
 
 
-class Rule(NamedTuple):
-    """A conclusion for some sizes of both misfits and some action dimensions."""
-
-    nce: tuple[Size, ...]
-    moment: tuple[Size, ...]
-    actions: tuple[Actions, ...]
-    gain: Gain
-    sentence: str
-    next_step: str
-    """TASK stands for the dataset's task."""
-
-
-FITS: tuple[Size, ...] = ("none", "small")
-ANY: tuple[Size, ...] = (*FITS, "moderate", "large", "undecided", "unknown")
-EVERY: tuple[Actions, ...] = ("few", "between", "many")
-FASTR = "train with the factorization: `fastr train TASK --method fastr`."
+Conclusion = tuple[Gain, str, str]
+"""Gain, sentence, and next step, where TASK stands for the dataset's task."""
 JOINT = "train with the joint representation: `fastr train TASK --method ctrl-sr`."
 BOTH = (
     "train with both `fastr train TASK --method fastr` and `--method ctrl-sr`, then compare the "
     "runs with `fastr report`."
 )
-EITHER = (
-    "train with either method, `fastr train TASK --method fastr` or `--method ctrl-sr`; the choice "
-    "should not matter."
-)
-RULES = (
-    Rule(
-        ("unknown",), ANY, EVERY, "open",
+BY_SIZE: dict[Size, Conclusion] = {
+    "unknown": (
+        "open",
         "The joint predictor learned too little to compare with: either the data does not show "
         "the effect of the actions, or the training was too short.",
         "run `fastr misfit` with more --epochs, or collect data with more varied actions.",
     ),
-    Rule(
-        ("undecided",), ANY, EVERY, "open",
+    "undecided": (
+        "open",
         "The interval is too wide to tell a small misfit from a large one.",
         "run `fastr misfit` with more episodes and more --seeds.",
     ),
-    Rule(
-        ("large",), ANY, EVERY, "unlikely",
+    "large": (
+        "unlikely",
         "The misfit is large: expect no gain over the joint representation.",
         JOINT,
     ),
-    Rule(
-        FITS, FITS, ("few",), "no difference expected",
+}
+"""By the ranking loss's misfit alone: training minimises it."""
+FITS: dict[Actions, Conclusion] = {
+    "few": (
+        "no difference expected",
         "The factorization fits, but with few action dimensions it saves little: expect returns "
         "like those of the joint representation.",
-        EITHER,
+        "train with either method, `fastr train TASK --method fastr` or `--method ctrl-sr`; the "
+        "choice should not matter.",
     ),
-    Rule(
-        FITS, FITS, ("between",), "open",
+    "between": (
+        "open",
         "The factorization fits; the paper has no task with this many action dimensions.",
         BOTH,
     ),
-    Rule(
-        FITS, FITS, ("many",), "likely",
+    "many": (
+        "likely",
         "The factorization fits and there are many action dimensions: a gain is likely.",
-        FASTR,
+        "train with the factorization: `fastr train TASK --method fastr`.",
     ),
-    Rule(
-        ANY, ANY, ("few",), "open",
+}
+"""Where both misfits are none or small."""
+MAY_NOT_FIT: dict[Actions, Conclusion] = {
+    "few": (
+        "open",
         "The misfit may matter, and with few action dimensions there is little to gain.",
         JOINT,
     ),
-    Rule(
-        ANY, ANY, ("between",), "open",
+    "between": (
+        "open",
         "The misfit may matter, and the paper has no task with this many action dimensions.",
         BOTH,
     ),
-    Rule(
-        ANY, ANY, ("many",), "open",
+    "many": (
+        "open",
         "The misfit may matter, but many action dimensions speak for a gain.",
         BOTH,
     ),
-)  # fmt: skip
-"""The first rule that applies gives the conclusion.
-
-The ranking loss decides before the moment loss, because training minimises it.
-"""
+}
 SIZES: dict[Size, str] = {
     "none": "no misfit found",
     "small": "small",
@@ -224,31 +209,24 @@ ACTIONS: dict[Actions, str] = {
 
 
 def verdict(evidence: Evidence) -> Verdict:
-    """Apply the first rule that matches the evidence."""
+    """What the evidence says about the gain of the factorization."""
     nce = size_of(evidence.nce, evidence.nce_known, LEARNED * evidence.chance)
     moment = size_of(evidence.moment, evidence.moment_known, LEARNED)
     few, many = evidence.action_dim <= FEW_ACTIONS, evidence.action_dim >= MANY_ACTIONS
     actions: Actions = "few" if few else "many" if many else "between"
-    rule = next(
-        rule
-        for rule in RULES
-        if nce in rule.nce and moment in rule.moment and actions in rule.actions
-    )
+    by_actions = FITS if {nce, moment} <= {"none", "small"} else MAY_NOT_FIT
+    gain, conclusion, next_step = BY_SIZE.get(nce, by_actions[actions])
     known = f"the joint predictor knows {evidence.nce_known:.2f} of {evidence.chance:.2f} nats"
     explained = f"the joint predictor explains {evidence.moment_known:.1%}"
-    return Verdict(
-        nce,
-        moment,
-        rule.gain,
-        (
-            f"NCE misfit {_in_words(evidence.nce, nce, 'nats')}; {known}.",
-            f"Moment misfit {_in_words(evidence.moment, moment, 'of the variance')}; {explained}.",
-            f"{counted(evidence.action_dim, 'action dimension')}: {ACTIONS[actions]}.",
-            rule.sentence,
-        ),
-        _doubts(evidence, {nce, moment}),
-        rule.next_step.replace("TASK", shlex.quote(evidence.task) if evidence.task else "TASK"),
+    sentences = (
+        f"NCE misfit {_in_words(evidence.nce, nce, 'nats')}; {known}.",
+        f"Moment misfit {_in_words(evidence.moment, moment, 'of the variance')}; {explained}.",
+        f"{counted(evidence.action_dim, 'action dimension')}: {ACTIONS[actions]}.",
+        conclusion,
     )
+    task = shlex.quote(evidence.task) if evidence.task else "TASK"
+    doubts = tuple(_doubts(evidence, {nce, moment}))
+    return Verdict(nce, moment, gain, sentences, doubts, next_step.replace("TASK", task))
 
 
 def size_of(estimate: Estimate, known: float, least: float) -> Size:
@@ -273,37 +251,25 @@ def _in_words(misfit: Estimate, size: Size, unit: str) -> str:
     return f"{misfit.value:+.4f} {unit} ({interval}): {words}"
 
 
-def _doubts(evidence: Evidence, sizes: set[Size]) -> tuple[str, ...]:
-    """Reasons to trust the verdict less."""
-    constant = ", ".join(map(str, evidence.constant_actions))
+def _doubts(evidence: Evidence, sizes: set[Size]) -> list[str]:
+    found = []
+    if constant := evidence.constant_actions:
+        found.append(
+            f"{counted(len(constant), 'action coordinate')} of {evidence.action_dim} never vary "
+            f"(counted from 0: {', '.join(map(str, constant))}): the data does not show their "
+            "effect."
+        )
+    if evidence.seeds < 3:
+        seeds = counted(evidence.seeds, "training seed")
+        found.append(f"Only {seeds}: the variation of training is hardly known; use five.")
+    if evidence.test_episodes < 10:
+        episodes = counted(evidence.test_episodes, "test episode")
+        found.append(f"Only {episodes}: the interval is rough.")
+    for name in evidence.still_falling:
+        found.append(f"The {name} predictor was still improving: train with more --epochs.")
+    if evidence.quick:
+        found.append("Preset quick: the numbers are not comparable with those of preset paper.")
     settled = sizes - {"undecided", "unknown"}
-    table = [
-        (
-            evidence.constant_actions,
-            f"{counted(len(evidence.constant_actions), 'action coordinate')} of "
-            f"{evidence.action_dim} never vary (counted from 0: {constant}): the data does not "
-            "show their effect.",
-        ),
-        (
-            evidence.seeds < 3,
-            f"Only {counted(evidence.seeds, 'training seed')}: the variation of training is hardly "
-            "known; use five.",
-        ),
-        (
-            evidence.test_episodes < 10,
-            f"Only {counted(evidence.test_episodes, 'test episode')}: the interval is rough.",
-        ),
-        *(
-            (True, f"The {name} predictor was still improving: train with more --epochs.")
-            for name in evidence.still_falling
-        ),
-        (
-            evidence.quick,
-            "Preset quick: the numbers are not comparable with those of preset paper.",
-        ),
-        (
-            len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"}),
-            "The two misfits disagree in size.",
-        ),
-    ]
-    return tuple(sentence for holds, sentence in table if holds)
+    if len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"}):
+        found.append("The two misfits disagree in size.")
+    return found
