@@ -66,7 +66,7 @@ class Transfer:
     """Print one JSON object on stdout and nothing else there."""
 
     def run(self) -> int:
-        """Zero-shot returns, one condition after the other, then the comparison."""
+        """Train one condition after the other, then compare."""
         conditions = self.conditions()
         out = self.out or Path("runs") / f"transfer-{slug(conditions[0].config.task)}"
         rows = rows_of_all({entry.label: entry.config for entry in conditions}, out)
@@ -103,11 +103,14 @@ class Transfer:
 
     def condition(self, path: Path, source: TrainConfig, keep: Keep) -> Condition:
         """One run: the source's configuration on the shifted body."""
-        agent = replace(source.agent, keep=keep)
         frames = source.frames if self.frames is None else self.frames
-        origin = "" if keep == "nothing" else str(path.resolve())
-        task = self.shifted(source)
-        config = replace(source, task=task, agent=agent, frames=frames, source=origin)
+        config = replace(
+            source,
+            task=self.shifted(source),
+            agent=replace(source.agent, keep=keep),
+            frames=frames,
+            source="" if keep == "nothing" else str(path.resolve()),
+        )
         return Condition(path, keep, config)
 
     def shifted(self, source: TrainConfig) -> str:
@@ -117,21 +120,22 @@ class Transfer:
     def report(self, conditions: Sequence[Condition], rows: dict[str, list], out: Path) -> int:
         """Write the tables and curves of finished runs, and print the tables."""
         from fastr.report.plots import compared_curves
+        from fastr.studies.transfer import changes
 
-        unadapted = {path: zero_shot(path, conditions[0].config.task) for path in self.sources}
-        lines = [
-            result_of(condition, rows[condition.label], unadapted[condition.source])
-            for condition in conditions
-        ]
+        task = conditions[0].config.task
+        unadapted = {path: zero_shot(path, task) for path in self.sources}
+        lines = [result_of(c, rows[c.label], unadapted[c.source]) for c in conditions]
         write_csv(out / "table.csv", lines)
-        changes = [
-            entry
-            for condition in conditions
-            if condition.keep != "nothing"
-            for entry in moved(condition, out / condition.label)
+        moved = [
+            {"condition": c.label, "seed": seed, "what": what, "value": value}
+            for c in conditions
+            if c.keep != "nothing"
+            for (seed, what), value in changes(
+                RunDirectory.open(c.source), RunDirectory.open(out / c.label)
+            ).items()
         ]
-        if changes:
-            write_csv(out / "moved.csv", changes)
+        if moved:
+            write_csv(out / "moved.csv", moved)
         curves = {
             f"{line['condition']}: {line['trainable_parameters']:,} trainable": [
                 evaluations(rows[entry.label], seed) for seed in entry.config.seeds
@@ -139,11 +143,10 @@ class Transfer:
             for entry, line in zip(conditions, lines, strict=True)
         }
         levels = {f"{c.config.method}, unadapted": unadapted[c.source] for c in conditions}
-        title = f"{conditions[0].config.task}: adaptation"
-        compared_curves(curves, title, out / "curves.png", levels)
+        compared_curves(curves, f"{task}: adaptation", out / "curves.png", levels)
         if self.json:
-            return print_json({"out": str(out), "conditions": lines, "moved": changes})
-        show(lines, changes, conditions[0].config.task)
+            return print_json({"out": str(out), "conditions": lines, "moved": moved})
+        show(lines, moved, task)
         print(f"table  {out / 'table.csv'}\ncurves {out / 'curves.png'}")
         return 0
 
@@ -193,35 +196,31 @@ def result_of(
     }
 
 
-def moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
-    """The change of each component of the representation, seed by seed."""
-    from fastr.studies.transfer import changes
-
-    found = changes(RunDirectory.open(condition.source), RunDirectory.open(run))
-    return [{"condition": condition.label} | entry for entry in found]
-
-
-def show(lines: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]], task: str) -> None:
+def show(lines: Sequence[dict[str, Any]], moved: Sequence[dict[str, Any]], task: str) -> None:
     """Print both tables."""
-    returns = ("source_return", "unadapted_return", "return_mean")
+    columns = {
+        "condition": "condition",
+        "trainable": "trainable_parameters",
+        "frozen": "frozen_parameters",
+        "source": "source_return",
+        "unadapted": "unadapted_return",
+        "return": "return_mean",
+        "of source": "share_of_source",
+    }
+    forms = {"trainable": "{:,}", "frozen": "{:,}", "of source": "{:.0%}", "condition": "{}"}
     print_table(
         f"{task}: return is the mean of the last ten evaluations or fewer, without frame 0",
-        ("condition", "trainable", "frozen", "source", "unadapted", "return", "of source"),
+        tuple(columns),
         [
-            (
-                entry["condition"],
-                f"{entry['trainable_parameters']:,}",
-                f"{entry['frozen_parameters']:,}",
-                *("–" if entry[name] is None else entry[name] for name in returns),
-                "–" if (share := entry["share_of_source"]) is None else f"{share:.0%}",
+            tuple(
+                "–" if line[key] is None else forms.get(name, "{:.1f}").format(line[key])
+                for name, key in columns.items()
             )
-            for entry in lines
+            for line in lines
         ],
     )
-    if any(entry["share_of_source"] is None for entry in lines):
-        print("of source: – where the source's return is not above zero or one of them is missing")
     means: dict[tuple[str, str], list[float]] = {}
-    for entry in changes:
+    for entry in moved:
         means.setdefault((entry["condition"], entry["what"]), []).append(entry["value"])
     if means:
         print_table(
