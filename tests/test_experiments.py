@@ -78,15 +78,6 @@ def test_by_hand_the_diagnostic_is_the_sweeps():
     assert typed.config == swept.config
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_needs_come_first_and_places_are_different(name):
-    units = planned(name)
-    for i, unit in enumerate(units):
-        assert all(need in units[:i] for need in unit.needs)
-        assert unit.product.is_relative_to(OUT)
-    assert len({unit.product for unit in units}) == len(units)
-
-
 def test_experiments_in_one_directory_share_their_runs():
     table = planned("table1")
     for name in ("transfer", "ablation", "misfit"):
@@ -95,9 +86,12 @@ def test_experiments_in_one_directory_share_their_runs():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_kind_of_command_is_one_that_the_command_line_takes(name):
-    seen = set()
-    for unit in planned(name):
+def test_units_are_in_order_in_different_places_and_can_be_typed(name):
+    units, seen = planned(name), set()
+    assert len({unit.product for unit in units}) == len(units)
+    for i, unit in enumerate(units):
+        assert all(need in units[:i] for need in unit.needs)
+        assert unit.product.is_relative_to(OUT)
         if (unit.arguments[0], unit.method) not in seen:
             seen.add((unit.arguments[0], unit.method))
             options = command(*unit.arguments)
@@ -110,10 +104,8 @@ def test_every_kind_of_command_is_one_that_the_command_line_takes(name):
 def test_values_known_twice_agree():
     """Experiments do not load JAX, so they repeat what the configuration knows."""
     for name in get_args(Preset):
-        assert (FRAMES[name], SEEDS[name]) == (
-            preset("", "fastr", name).frames,
-            preset("", "fastr", name).seeds,
-        )
+        config = preset("", "fastr", name)
+        assert (FRAMES[name], SEEDS[name]) == (config.frames, config.seeds)
     assert set(get_args(Method)) == set(METHODS)
     for name, agent in METHODS.items():
         spectral = isinstance(agent, SpectralConfig)
@@ -134,7 +126,5 @@ def test_parts_deal_out_every_seed_once_and_in_order(seeds, size):
 
 @given(st.text(max_size=30))
 def test_a_slug_is_one_harmless_part_of_a_path(name):
-    part = slug(name)
-    assert (OUT / part).parent == OUT
-    assert not part.startswith(".")
-    assert part == slug(part)
+    assert (OUT / slug(name)).parent == OUT
+    assert not slug(name).startswith(".")

@@ -30,9 +30,8 @@ class Sweep:
     quadruped. transfer: sources, then shifted bodies. misfit: runs, their replays, both
     predictors. smoke: seconds, to see that everything works here. All end with a report.
 
-    The same command continues after Ctrl-C, a kill or a power cut: an unfinished run is resumed
-    from its last checkpoint, a finished one is not repeated. Experiments in one --out share the
-    runs they have in common. Options after -- go to every training:
+    The same command continues after Ctrl-C, a kill or a power cut. Experiments in one --out share
+    the runs they have in common. Options after -- go to every training:
     fastr sweep table1 -- --discount 0.98
     """
 
@@ -132,17 +131,11 @@ class Sweep:
         ]
         if self.json:
             return print_json({"out": str(out), "runs": runs})
-        print(*(unit.line for unit in units), sep="\n")
-        rows = [
-            (
-                run["name"],
-                run["seeds"] or "",
-                f"{run['updates']:,}" if run["updates"] else "",
-                "finished" if run["finished"] else "",
+        for unit, run in zip(units, runs, strict=True):
+            size = f"  # {counted(run['seeds'], 'seed')}, {run['updates']:,} updates each"
+            print(
+                f"{unit.line}{'  # finished' if run['finished'] else size if unit.trains else ''}"
             )
-            for run in runs
-        ]
-        print_table(f"sweep {self.name}", ("run", "seeds", "updates", ""), rows)
         left = [run for run in runs if not run["finished"]]
         total = sum(run["seeds"] * run["updates"] for run in left)
         print(f"{len(left)} of {len(units)} to do: {total:,} updates of one seed.")

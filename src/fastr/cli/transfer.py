@@ -22,21 +22,13 @@ from fastr.runs.summary import evaluations, summary
 from fastr.studies.experiments import slug
 from fastr.training.config import TrainConfig, from_json
 
-Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]
-
 
 class Condition(NamedTuple):
-    """One run to train: the source, what it keeps of it, and its configuration."""
+    """One run to train: its source, its name in tables and directories, its configuration."""
 
     source: Path
-    keep: Keep
+    label: str
     config: TrainConfig
-
-    @property
-    def label(self) -> str:
-        """Its name in tables, pictures and directories."""
-        kept = "scratch" if self.keep == "nothing" else f"keep-{self.keep}"
-        return f"{self.config.method}-{kept}"
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,7 @@ class Transfer:
     continue it. For the paper's figure give a FaStR run, a CTRL-SR run, and --figure.
     """
 
-    sources: Sources
+    sources: Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]
     """Run directories, one per method to compare."""
     shift: str
     """Actuator shifts, as after @ in a task: permutation:SEED, degradation:SEED, dead=N:SEED,
@@ -104,14 +96,12 @@ class Transfer:
     def condition(self, path: Path, source: TrainConfig, keep: Keep) -> Condition:
         """One run: the source's configuration on the shifted body."""
         frames = source.frames if self.frames is None else self.frames
-        config = replace(
-            source,
-            task=self.shifted(source),
-            agent=replace(source.agent, keep=keep),
-            frames=frames,
-            source="" if keep == "nothing" else str(path.resolve()),
-        )
-        return Condition(path, keep, config)
+        agent = replace(source.agent, keep=keep)
+        origin = "" if keep == "nothing" else str(path.resolve())
+        task = self.shifted(source)
+        config = replace(source, task=task, agent=agent, frames=frames, source=origin)
+        label = "scratch" if keep == "nothing" else f"keep-{keep}"
+        return Condition(path, f"{config.method}-{label}", config)
 
     def shifted(self, source: TrainConfig) -> str:
         """The source's task with the shift added to those it has."""
@@ -119,17 +109,22 @@ class Transfer:
 
     def report(self, conditions: Sequence[Condition], rows: dict[str, list], out: Path) -> int:
         """Write the tables and curves of finished runs, and print the tables."""
+        from fastr.export.play import greedy_returns
         from fastr.report.plots import compared_curves
         from fastr.studies.transfer import changes
 
         task = conditions[0].config.task
-        unadapted = {path: zero_shot(path, task) for path in self.sources}
+        unadapted = {}
+        for path in self.sources:
+            trained = opened(path)
+            episodes = range(trained.config.eval_episodes)
+            unadapted[path] = float(greedy_returns(trained.every_seed(), task, episodes).mean())
         lines = [result_of(c, rows[c.label], unadapted[c.source]) for c in conditions]
         write_csv(out / "table.csv", lines)
         moved = [
             {"condition": c.label, "seed": seed, "what": what, "value": value}
             for c in conditions
-            if c.keep != "nothing"
+            if c.config.source
             for (seed, what), value in changes(
                 RunDirectory.open(c.source), RunDirectory.open(out / c.label)
             ).items()
@@ -146,18 +141,18 @@ class Transfer:
         compared_curves(curves, f"{task}: adaptation", out / "curves.png", levels)
         if self.json:
             return print_json({"out": str(out), "conditions": lines, "moved": moved})
-        show(lines, moved, task)
+        title = f"{task}: return is the mean of the last ten evaluations or fewer, without frame 0"
+        columns = ("condition", *("trainable", "frozen", "source", "unadapted", "return"))
+        print_table(title, (*columns, "of source"), [cells(line) for line in lines])
+        means: dict[tuple[str, str], list[float]] = {}
+        for entry in moved:
+            means.setdefault((entry["condition"], entry["what"]), []).append(entry["value"])
+        if means:
+            title = "What moved, on random transitions of the shifted body (mean over seeds)"
+            found = [(*key, f"{np.mean(values):.3f}") for key, values in means.items()]
+            print_table(title, ("condition", "what", "value"), found)
         print(f"table  {out / 'table.csv'}\ncurves {out / 'curves.png'}")
         return 0
-
-
-def zero_shot(path: Path, task: str) -> float:
-    """The mean return of a run's policies on the shifted body, before any adaptation."""
-    from fastr.export.play import greedy_returns
-
-    trained = opened(path)
-    episodes = range(trained.config.eval_episodes)
-    return float(greedy_returns(trained.every_seed(), task, episodes).mean())
 
 
 def returns_of(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> tuple[Any, Any]:
@@ -196,35 +191,10 @@ def result_of(
     }
 
 
-def show(lines: Sequence[dict[str, Any]], moved: Sequence[dict[str, Any]], task: str) -> None:
-    """Print both tables."""
-    columns = {
-        "condition": "condition",
-        "trainable": "trainable_parameters",
-        "frozen": "frozen_parameters",
-        "source": "source_return",
-        "unadapted": "unadapted_return",
-        "return": "return_mean",
-        "of source": "share_of_source",
-    }
-    forms = {"trainable": "{:,}", "frozen": "{:,}", "of source": "{:.0%}", "condition": "{}"}
-    print_table(
-        f"{task}: return is the mean of the last ten evaluations or fewer, without frame 0",
-        tuple(columns),
-        [
-            tuple(
-                "–" if line[key] is None else forms.get(name, "{:.1f}").format(line[key])
-                for name, key in columns.items()
-            )
-            for line in lines
-        ],
-    )
-    means: dict[tuple[str, str], list[float]] = {}
-    for entry in moved:
-        means.setdefault((entry["condition"], entry["what"]), []).append(entry["value"])
-    if means:
-        print_table(
-            "What moved, on random transitions of the shifted body (mean over seeds)",
-            ("condition", "what", "value"),
-            [(*key, f"{np.mean(values):.3f}") for key, values in means.items()],
-        )
+def cells(line: dict[str, Any]) -> tuple[str, ...]:
+    """A condition's result as printed; a dash where the source's return is not above zero."""
+    sizes = (f"{line[f'{kind}_parameters']:,}" for kind in ("trainable", "frozen"))
+    returns = (line[name] for name in ("source_return", "unadapted_return", "return_mean"))
+    share = line["share_of_source"]
+    shown = ("–" if value is None else f"{value:.1f}" for value in returns)
+    return (line["condition"], *sizes, *shown, "–" if share is None else f"{share:.0%}")

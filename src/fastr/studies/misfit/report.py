@@ -26,7 +26,7 @@ from fastr.runs.provenance import provenance
 from fastr.studies.misfit.config import KINDS, NAMES, MisfitConfig
 from fastr.studies.misfit.data import Prepared, prepare
 from fastr.studies.misfit.training import LOSSES, Fitted, fit
-from fastr.studies.misfit.verdict import Estimate, Evidence, by_episode, estimate, verdict
+from fastr.studies.misfit.verdict import Evidence, by_episode, estimate, verdict
 from fastr.training.progress import stage
 
 REPORT, CURVES, EPISODES, PAGE = "report.json", "curves.csv", "episodes.csv", "report.html"
@@ -145,8 +145,14 @@ def _summary(
             for i, kind in enumerate(KINDS)
             for j, loss in enumerate(LOSSES)
         },
-        "nce_misfit": _numbers(nce, evidence.nce_known),
-        "moment_misfit": _numbers(moment, evidence.moment_known),
+        **{
+            f"{loss}_misfit": one._asdict()
+            | {"share_of_known": one.value / known if known > 0 else None}
+            for loss, one, known in (
+                ("nce", nce, evidence.nce_known),
+                ("moment", moment, evidence.moment_known),
+            )
+        },
         "seeds": [
             {
                 "seed": seed,
@@ -159,11 +165,6 @@ def _summary(
         "verdict": asdict(verdict(evidence)),
         "provenance": about.provenance,
     }
-
-
-def _numbers(misfit: Estimate, known: float) -> dict[str, float | None]:
-    """An estimate by name, and its share of what the joint predictor knows."""
-    return misfit._asdict() | {"share_of_known": misfit.value / known if known > 0 else None}
 
 
 def _still_falling(fitted: Fitted, chance: float, epochs: int) -> tuple[str, ...]:

@@ -132,6 +132,7 @@ class Verdict:
 
 Conclusion = tuple[Gain, str, str]
 """Gain, sentence, and next step, where TASK stands for the dataset's task."""
+FASTR = "train with the factorization: `fastr train TASK --method fastr`."
 JOINT = "train with the joint representation: `fastr train TASK --method ctrl-sr`."
 BOTH = (
     "train with both `fastr train TASK --method fastr` and `--method ctrl-sr`, then compare the "
@@ -149,57 +150,23 @@ BY_SIZE: dict[Size, Conclusion] = {
         "The interval is too wide to tell a small misfit from a large one.",
         "run `fastr misfit` with more episodes and more --seeds.",
     ),
-    "large": (
-        "unlikely",
-        "The misfit is large: expect no gain over the joint representation.",
-        JOINT,
-    ),
+    "large": ("unlikely", "The misfit is large: expect no gain over the joint one.", JOINT),
 }
-"""By the ranking loss's misfit alone: training minimises it."""
+"""By the ranking loss's misfit alone, because training minimises it."""
 FITS: dict[Actions, Conclusion] = {
     "few": (
         "no difference expected",
-        "The factorization fits, but with few action dimensions it saves little: expect returns "
-        "like those of the joint representation.",
-        "train with either method, `fastr train TASK --method fastr` or `--method ctrl-sr`; the "
-        "choice should not matter.",
+        "The factorization fits, but with few action dimensions it saves little.",
+        "train with either `fastr train TASK --method fastr` or `--method ctrl-sr`.",
     ),
-    "between": (
-        "open",
-        "The factorization fits; the paper has no task with this many action dimensions.",
-        BOTH,
-    ),
-    "many": (
-        "likely",
-        "The factorization fits and there are many action dimensions: a gain is likely.",
-        "train with the factorization: `fastr train TASK --method fastr`.",
-    ),
+    "between": ("open", "The factorization fits; the paper has no task of this size.", BOTH),
+    "many": ("likely", "The factorization fits and there are many action dimensions.", FASTR),
 }
 """Where both misfits are none or small."""
 MAY_NOT_FIT: dict[Actions, Conclusion] = {
-    "few": (
-        "open",
-        "The misfit may matter, and with few action dimensions there is little to gain.",
-        JOINT,
-    ),
-    "between": (
-        "open",
-        "The misfit may matter, and the paper has no task with this many action dimensions.",
-        BOTH,
-    ),
-    "many": (
-        "open",
-        "The misfit may matter, but many action dimensions speak for a gain.",
-        BOTH,
-    ),
-}
-SIZES: dict[Size, str] = {
-    "none": "no misfit found",
-    "small": "small",
-    "moderate": "moderate",
-    "large": "large",
-    "undecided": "too uncertain to call small or large",
-    "unknown": "too little is known to compare with",
+    "few": ("open", "The misfit may matter, and few action dimensions gain little.", JOINT),
+    "between": ("open", "The misfit may matter; the paper has no task of this size.", BOTH),
+    "many": ("open", "The misfit may matter, but many action dimensions can gain much.", BOTH),
 }
 ACTIONS: dict[Actions, str] = {
     "few": f"the paper saw no measurable gain on tasks with {FEW_ACTIONS} or fewer",
@@ -246,7 +213,7 @@ def size_of(estimate: Estimate, known: float, least: float) -> Size:
 
 def _in_words(misfit: Estimate, size: Size, unit: str) -> str:
     better = misfit.high < 0 and size != "unknown"
-    words = "the factorization predicts better" if better else SIZES[size]
+    words = "the factorization predicts better" if better else f"size {size}"
     interval = f"95% interval {misfit.low:+.4f} to {misfit.high:+.4f}"
     return f"{misfit.value:+.4f} {unit} ({interval}): {words}"
 
