@@ -77,7 +77,7 @@ def test_a_method_of_ones_own_has_a_name_and_options(gated, capsys):
 def test_a_name_is_given_once():
     import_module("gated")
     register("gated", METHODS["gated"])
-    with pytest.raises(UserError, match="gated already"):
+    with pytest.raises(UserError, match="gated exists"):
         register("gated", METHODS["fastr"])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fastr.core import EnvSpec
+from fastr.training import replay
 from fastr.training.replay import BLOCK, PrioritizedReplay, Replay
 from fastr.transition import Transition
 
@@ -186,3 +187,48 @@ def test_priorities_are_the_formula_and_the_largest_is_reset():
     assert float(after.largest) == 9.0
     assert float(reweigh(before, slots, errors, jnp.asarray(248)).largest) == 9.0
     assert float(reweigh(before, slots, errors, jnp.asarray(249)).largest) == pytest.approx(4.0)
+
+
+SLOTS, SEEDS, WIDTH = 12, 2, 3
+
+
+@pytest.fixture
+def sizes(monkeypatch) -> list[int]:
+    """Five agent steps make a slice; how many were asked of the device each time."""
+    found, part = [], replay._part
+
+    def seen(rows, slot, size):
+        found.append(size)
+        return part(rows, slot, size)
+
+    monkeypatch.setattr(replay, "_part", seen)
+    monkeypatch.setattr(replay, "SLICE_BYTES", 5 * SEEDS * WIDTH * 4 + 1)
+    return found
+
+
+def numbered(start: int, end: int) -> np.ndarray:
+    """Rows that differ in every number from those of all other agent steps."""
+    return np.arange(start * 6, end * 6, dtype=np.float32).reshape(-1, SEEDS, WIDTH)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 3), (7, 19), (20, 31), (9, 12), (24, 24)])
+def test_rows_lie_in_their_slots_and_come_back(sizes, start, end):
+    empty = np.full((SEEDS, SLOTS, WIDTH), -1, np.float32)
+    rows = replay.written(jax.device_put(empty), start, numbered(start, end))
+    expected = empty.copy()
+    for step, row in zip(range(start, end), numbered(start, end), strict=True):
+        expected[:, step % SLOTS] = row
+    np.testing.assert_array_equal(rows, expected)
+    found = replay.fetched(rows, start, end)
+    np.testing.assert_array_equal(found, numbered(start, end))
+    # As it is saved: a view of another order would be copied once more.
+    assert found.flags.c_contiguous
+    assert max(sizes, default=0) <= 5
+
+
+def test_a_ring_is_written_where_it_lies():
+    rows = jax.device_put(np.zeros((SEEDS, SLOTS, WIDTH), np.float32)) + 1
+    place = rows.unsafe_buffer_pointer()
+    after = replay.written(rows, 7, numbered(7, 19))
+    assert rows.is_deleted()
+    assert after.unsafe_buffer_pointer() == place

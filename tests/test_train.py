@@ -235,7 +235,7 @@ def test_a_task_that_does_not_repeat_itself_is_not_continued(tmp_path, uninterru
         return restore(*arguments) + np.float32(1e-6)
 
     monkeypatch.setattr(EnvPool, "restore", elsewhere)
-    with pytest.raises(RunError, match="Pendulum-v1 does not repeat itself"):
+    with pytest.raises(RunError, match="Pendulum-v1 is not deterministic"):
         resume(tmp_path / "run")
 
 

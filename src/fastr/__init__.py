@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Trained", "__version__", "load", "register"]
 __version__ = "0.1.0"
-_PLACES = {"load": "trained", "Trained": "trained", "register": "methods"}
+_PLACES = {"load": "trained", "Trained": "trained", "register": "config"}
 
 
 def __dir__() -> list[str]:
