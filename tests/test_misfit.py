@@ -324,15 +324,15 @@ def evidence(action_dim, low, high, *, known=2.0, moment=0.0, **changes):
 )
 def test_verdicts_follow_the_papers_two_conditions(given, size, gain):
     found = verdict(given)
-    assert (found.nce_size, found.gain) == (size, gain)
-    assert not found.doubts or "disagree" in found.doubts[0]
+    assert (found["nce_size"], found["gain"]) == (size, gain)
+    assert not found["doubts"] or "disagree" in found["doubts"][0]
 
 
 def test_doubts_are_named():
     changes = {"quick": True, "still_falling": ("CP",), "constant_actions": (3, 20)}
     found = verdict(evidence(21, -0.01, 0.01, task="walker-walk", **changes))
-    assert "fastr train walker-walk --method fastr" in found.next_step
-    constant, falling, quick = found.doubts
+    assert "fastr train walker-walk --method fastr" in found["next_step"]
+    constant, falling, quick = found["doubts"]
     assert "2 action coordinates of 21 never vary (counted from 0: 3, 20)" in constant
     assert "CP predictor was still improving" in falling
     assert "quick" in quick

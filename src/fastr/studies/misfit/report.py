@@ -145,14 +145,8 @@ def _summary(
             for i, kind in enumerate(KINDS)
             for j, loss in enumerate(LOSSES)
         },
-        **{
-            f"{loss}_misfit": one._asdict()
-            | {"share_of_known": one.value / known if known > 0 else None}
-            for loss, one, known in (
-                ("nce", nce, evidence.nce_known),
-                ("moment", moment, evidence.moment_known),
-            )
-        },
+        "nce_misfit": nce._asdict() | {"share_of_known": nce.share(evidence.nce_known)},
+        "moment_misfit": moment._asdict() | {"share_of_known": moment.share(evidence.moment_known)},
         "seeds": [
             {
                 "seed": seed,
@@ -162,7 +156,7 @@ def _summary(
             }
             for i, seed in enumerate(config.seeds)
         ],
-        "verdict": asdict(verdict(evidence)),
+        "verdict": verdict(evidence),
         "provenance": about.provenance,
     }
 

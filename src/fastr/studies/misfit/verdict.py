@@ -8,7 +8,7 @@ gains with 12 or more where the misfit was low, and has no task in between. It g
 
 import shlex
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -42,6 +42,10 @@ class Estimate(NamedTuple):
     """Ends of the interval over test episodes alone."""
     seeds_std: float | None
     """Standard deviation (ddof 1) over training seeds; None for a single seed."""
+
+    def share(self, known: float) -> float | None:
+        """The value as a share of what the joint predictor knows."""
+        return self.value / known if known > 0 else None
 
 
 def estimate(
@@ -117,19 +121,6 @@ class Evidence:
     quick: bool
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A judgement, its reasons in sentences, reasons for doubt, and what to do next."""
-
-    nce_size: Size
-    moment_size: Size
-    gain: Gain
-    sentences: tuple[str, ...]
-    """Both misfits, the action dimension, and last the conclusion."""
-    doubts: tuple[str, ...]
-    next_step: str
-
-
 Conclusion = tuple[Gain, str, str]
 """Gain, sentence, and next step, where TASK stands for the dataset's task."""
 FASTR = "train with the factorization: `fastr train TASK --method fastr`."
@@ -175,8 +166,11 @@ ACTIONS: dict[Actions, str] = {
 }
 
 
-def verdict(evidence: Evidence) -> Verdict:
-    """What the evidence says about the gain of the factorization."""
+def verdict(evidence: Evidence) -> dict[str, Any]:
+    """What the evidence says about the gain of the factorization, and reasons for doubt.
+
+    The sentences are on both misfits, the action dimension, and last the conclusion.
+    """
     nce = size_of(evidence.nce, evidence.nce_known, LEARNED * evidence.chance)
     moment = size_of(evidence.moment, evidence.moment_known, LEARNED)
     few, many = evidence.action_dim <= FEW_ACTIONS, evidence.action_dim >= MANY_ACTIONS
@@ -185,15 +179,21 @@ def verdict(evidence: Evidence) -> Verdict:
     gain, conclusion, next_step = BY_SIZE.get(nce, by_actions[actions])
     known = f"the joint predictor knows {evidence.nce_known:.2f} of {evidence.chance:.2f} nats"
     explained = f"the joint predictor explains {evidence.moment_known:.1%}"
-    sentences = (
+    sentences = [
         f"NCE misfit {_in_words(evidence.nce, nce, 'nats')}; {known}.",
         f"Moment misfit {_in_words(evidence.moment, moment, 'of the variance')}; {explained}.",
         f"{counted(evidence.action_dim, 'action dimension')}: {ACTIONS[actions]}.",
         conclusion,
-    )
+    ]
     task = shlex.quote(evidence.task) if evidence.task else "TASK"
-    doubts = tuple(_doubts(evidence, {nce, moment}))
-    return Verdict(nce, moment, gain, sentences, doubts, next_step.replace("TASK", task))
+    return {
+        "nce_size": nce,
+        "moment_size": moment,
+        "gain": gain,
+        "sentences": sentences,
+        "doubts": _doubts(evidence, {nce, moment}),
+        "next_step": next_step.replace("TASK", task),
+    }
 
 
 def size_of(estimate: Estimate, known: float, least: float) -> Size:
