@@ -1,6 +1,5 @@
 """The paper's experiments are what the paper says, and their commands can be typed."""
 
-import shlex
 from pathlib import Path
 from typing import get_args
 
@@ -20,7 +19,6 @@ from fastr.studies.experiments import (
     WITHOUT_STATE_PART,
     Grid,
     slug,
-    trainings,
 )
 from fastr.training.config import METHODS, preset
 
@@ -69,15 +67,6 @@ def test_conditions_are_the_runs_that_transfer_would_make(task):
                 assert ours in figure.needs
 
 
-def test_by_hand_the_diagnostic_is_the_sweeps():
-    """The line in docs/reproducing.md has the options of the sweep's, but for paths."""
-    page = (Path(__file__).parents[1] / "docs" / "reproducing.md").read_text()
-    by_hand = next(line for line in page.splitlines() if line.startswith("fastr misfit "))
-    typed = command(*shlex.split(by_hand)[1:])
-    swept = command(*next(u.arguments for u in planned("misfit") if u.arguments[0] == "misfit"))
-    assert typed.config == swept.config
-
-
 def test_experiments_in_one_directory_share_their_runs():
     table = planned("table1")
     for name in ("transfer", "ablation", "misfit"):
@@ -119,7 +108,7 @@ def test_parts_deal_out_every_seed_once_and_in_order(seeds, size):
     grid = Grid(OUT, ("a", "b"), ("fastr",), tuple(seeds), 10, seeds_per_run=size)
     assert [seed for part in grid.parts for seed in part] == seeds
     assert all(len(part) == size for part in grid.parts[:-1])
-    units = trainings(grid)
+    units = grid.trainings()
     assert len({unit.product for unit in units}) == len(units) == 2 * len(grid.parts)
     assert sum(unit.seeds for unit in units) == 2 * len(seeds)
 

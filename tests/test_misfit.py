@@ -121,8 +121,6 @@ def test_the_files_of_a_report(report):
     own = rows[rows["dataset"] == "entangled"]
     misfit = np.average(own["cp_nce"] - own["joint_nce"], weights=own["transitions"])
     assert misfit == pytest.approx(entries["entangled"]["nce_misfit"]["value"], abs=1e-6)
-    text = (out / "report.html").read_text()
-    assert all(one in text for one in entries["entangled"]["verdict"]["sentences"])
     assert entries["separable"]["split"]["test"] == {"transitions": 800, "episodes": 8}
 
 

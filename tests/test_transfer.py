@@ -88,12 +88,6 @@ def test_some_seeds_of_the_source_are_enough(source):
     assert np.array_equal(ours, theirs[1:])
 
 
-def test_a_shift_that_is_none_changes_nothing(source, tmp_path):
-    shifted = trained(tiny(task=f"{TASK}@dead-band=0"), tmp_path / "run")
-    assert same_arrays(shifted, source)
-    assert rows(shifted) == rows(source)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -49,9 +49,8 @@ class Coverage:
     bound: int
     """min(N, dim M); a score that is not linear in M may exceed it."""
     rank: int
-    """Rank of the batch's gradient."""
     effective: int
-    """Directions with 99 % of its squared norm."""
+    """Directions with 99 % of the gradient's squared norm."""
 
 
 def coverage_of(config: TrainConfig) -> list[Coverage]:

@@ -4,6 +4,7 @@ A unit is one command line with the place of its result and the units whose resu
 are created after those that they need, so a list of them is in a possible order.
 """
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -144,6 +145,11 @@ class Grid:
         """A run: one task, one method, and these seeds together."""
         return self.run(f"train/{slug(task)}/{method}{self.folder(seeds)}", task, method, seeds)
 
+    def trainings(self) -> list[Unit]:
+        """Every task under every method."""
+        every = itertools.product(self.tasks, self.methods, self.parts)
+        return [self.training(*choice) for choice in every]
+
     def run(
         self,
         name: str,
@@ -160,8 +166,8 @@ class Grid:
             *("--seeds", *map(str, seeds), "--frames", str(self.frames)),
             *(*self.options, *extra, "--out", str(place)),
         )
-        count, imports, watching = len(seeds), self.imports, self.watching
-        return Unit(name, arguments, place, needs, method, count, imports, watching)
+        watched = (self.imports, self.watching)
+        return Unit(name, arguments, place, needs, method, len(seeds), *watched)
 
     def derived(self, name: str, *arguments: str, needs: Sequence[Unit]) -> Unit:
         """A command that reads the products of other units."""
@@ -174,19 +180,9 @@ class Grid:
         return self.derived(f"report/{name}", "report", *products, needs=units)
 
 
-def trainings(grid: Grid) -> list[Unit]:
-    """Every task under every method."""
-    return [
-        grid.training(task, method, seeds)
-        for task in grid.tasks
-        for method in grid.methods
-        for seeds in grid.parts
-    ]
-
-
 def compared(grid: Grid, name: str) -> list[Unit]:
     """All trainings, then one report on them."""
-    runs = trainings(grid)
+    runs = grid.trainings()
     return [*runs, grid.report(name, runs)]
 
 
@@ -199,11 +195,11 @@ def transfers(grid: Grid) -> list[Unit]:
     if strange := [method for method in grid.methods if method in WITHOUT_STATE_PART]:
         raise UserError(f"--methods {strange[0]} has nothing to keep under a shift; leave it out.")
     found = []
-    for task in grid.tasks:
-        for seeds in grid.parts:
-            sources = [grid.training(task, method, seeds) for method in grid.methods]
-            shifted = (_shifted(grid, task, shift, seeds, sources) for shift in SHIFTS)
-            found += [*sources, *(unit for units in shifted for unit in units)]
+    for task, seeds in itertools.product(grid.tasks, grid.parts):
+        sources = [grid.training(task, method, seeds) for method in grid.methods]
+        found += sources
+        for shift in SHIFTS:
+            found += _shifted(grid, task, shift, seeds, sources)
     return found
 
 
@@ -236,7 +232,7 @@ def misfits(grid: Grid) -> list[Unit]:
         raise UserError("The misfit reads all seeds of a run together: leave out --seeds-per-run.")
     if JOINT not in grid.methods:
         raise UserError(f"The misfit reads the replay of {JOINT}: --methods must name it.")
-    runs, datasets, diagnoses = trainings(grid), [], []
+    runs, datasets, diagnoses = grid.trainings(), [], []
     for source in (unit for unit in runs if unit.method == JOINT):
         task = slug(source.arguments[1])
         place = f"data/{task}-{JOINT}-v0"
