@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiling import optimised
+from fastr.cli import run
 from fastr.core import EnvSpec, UserError
 from fastr.data import open_source, spool
 from fastr.nn.optim import Adam, Trainable
@@ -367,7 +368,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), BAD.values(), ids=BAD.keys())
-def test_bad_input_ends_before_training(arguments, named, tmp_path, monkeypatch, refused):
+def test_bad_input_ends_before_training(arguments, named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fastr.studies.misfit.report.fit", lambda *_: pytest.fail("it trained"))
     write_npz(Path("small.npz"), walk())
@@ -375,7 +376,9 @@ def test_bad_input_ends_before_training(arguments, named, tmp_path, monkeypatch,
     broken = walk()
     broken["state"][3, 0] = np.nan
     write_npz(Path("nan.npz"), broken)
-    refused(["misfit", *arguments, "--out", "out"], named)
+    assert run(["misfit", *arguments, "--out", "out"]) == 2
+    [sentence] = [x for x in capsys.readouterr().err.splitlines() if x.startswith("fastr: ")]
+    assert named in sentence
     assert not Path("out").exists()
 
 
