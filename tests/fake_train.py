@@ -36,15 +36,6 @@ def opened(arguments):
     return RunWriter.create(value(arguments, "--out"), record), None
 
 
-def crash(path, task, frames):
-    """Kill this process, unless that was done before."""
-    if str(frames) in task.removeprefix("crash=").split("+"):
-        mark = path.with_name(f"{path.name}-crashed-{frames}")
-        if not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def train(arguments):
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
@@ -60,7 +51,10 @@ def train(arguments):
             if frames % SAVE_FRAMES == 0:
                 save(writer, frames, saved)
                 saved = frames
-                crash(writer.path, task, frames)
+                mark = writer.path.with_name(f"{writer.path.name}-crashed-{frames}")
+                if str(frames) in task.removeprefix("crash=").split("+") and not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
         if frames > saved:
             save(writer, frames, saved)
     if frames < budget:

@@ -1,6 +1,5 @@
 """The paper's experiments are what the paper says, and their commands can be typed."""
 
-import shlex
 from pathlib import Path
 from typing import get_args
 
@@ -20,7 +19,6 @@ from fastr.studies.experiments import (
     WITHOUT_STATE_PART,
     Grid,
     slug,
-    trainings,
 )
 from fastr.training.config import METHODS, preset
 
@@ -69,24 +67,6 @@ def test_conditions_are_the_runs_that_transfer_would_make(task):
                 assert ours in figure.needs
 
 
-def test_by_hand_the_diagnostic_is_the_sweeps():
-    """The line in docs/reproducing.md has the options of the sweep's, but for paths."""
-    page = (Path(__file__).parents[1] / "docs" / "reproducing.md").read_text()
-    by_hand = next(line for line in page.splitlines() if line.startswith("fastr misfit "))
-    typed = command(*shlex.split(by_hand)[1:])
-    swept = command(*next(u.arguments for u in planned("misfit") if u.arguments[0] == "misfit"))
-    assert typed.config == swept.config
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_needs_come_first_and_places_are_different(name):
-    units = planned(name)
-    for i, unit in enumerate(units):
-        assert all(need in units[:i] for need in unit.needs)
-        assert unit.product.is_relative_to(OUT)
-    assert len({unit.product for unit in units}) == len(units)
-
-
 def test_experiments_in_one_directory_share_their_runs():
     table = planned("table1")
     for name in ("transfer", "ablation", "misfit"):
@@ -95,9 +75,12 @@ def test_experiments_in_one_directory_share_their_runs():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_kind_of_command_is_one_that_the_command_line_takes(name):
-    seen = set()
-    for unit in planned(name):
+def test_units_are_in_order_in_different_places_and_can_be_typed(name):
+    units, seen = planned(name), set()
+    assert len({unit.product for unit in units}) == len(units)
+    for i, unit in enumerate(units):
+        assert all(need in units[:i] for need in unit.needs)
+        assert unit.product.is_relative_to(OUT)
         if (unit.arguments[0], unit.method) not in seen:
             seen.add((unit.arguments[0], unit.method))
             options = command(*unit.arguments)
@@ -110,10 +93,8 @@ def test_every_kind_of_command_is_one_that_the_command_line_takes(name):
 def test_values_known_twice_agree():
     """Experiments do not load JAX, so they repeat what the configuration knows."""
     for name in get_args(Preset):
-        assert (FRAMES[name], SEEDS[name]) == (
-            preset("", "fastr", name).frames,
-            preset("", "fastr", name).seeds,
-        )
+        config = preset("", "fastr", name)
+        assert (FRAMES[name], SEEDS[name]) == (config.frames, config.seeds)
     assert set(get_args(Method)) == set(METHODS)
     for name, agent in METHODS.items():
         spectral = isinstance(agent, SpectralConfig)
@@ -127,14 +108,12 @@ def test_parts_deal_out_every_seed_once_and_in_order(seeds, size):
     grid = Grid(OUT, ("a", "b"), ("fastr",), tuple(seeds), 10, seeds_per_run=size)
     assert [seed for part in grid.parts for seed in part] == seeds
     assert all(len(part) == size for part in grid.parts[:-1])
-    units = trainings(grid)
+    units = grid.trainings()
     assert len({unit.product for unit in units}) == len(units) == 2 * len(grid.parts)
     assert sum(unit.seeds for unit in units) == 2 * len(seeds)
 
 
 @given(st.text(max_size=30))
 def test_a_slug_is_one_harmless_part_of_a_path(name):
-    part = slug(name)
-    assert (OUT / part).parent == OUT
-    assert not part.startswith(".")
-    assert part == slug(part)
+    assert (OUT / slug(name)).parent == OUT
+    assert not slug(name).startswith(".")

@@ -1,9 +1,9 @@
 """The diagnostic tells known structures apart, and its report is reproducible."""
 
+import itertools
 import json
 import math
 from dataclasses import asdict, replace
-from itertools import product as pairs
 from pathlib import Path
 
 import equinox as eqx
@@ -22,37 +22,18 @@ from fastr.nn.optim import Adam, Trainable
 from fastr.report.page import write_page
 from fastr.studies.misfit import data
 from fastr.studies.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
-from fastr.studies.misfit.page import page
-from fastr.studies.misfit.predictors import Predictor, scales_of
-from fastr.studies.misfit.report import diagnose, open_all
-from fastr.studies.misfit.verdict import (
-    ANY,
-    EVERY,
-    RULES,
-    Estimate,
-    Evidence,
-    estimate,
-    verdict,
-)
+from fastr.studies.misfit.data import scales_of
+from fastr.studies.misfit.report import diagnose, open_all, page
+from fastr.studies.misfit.training import Predictor
+from fastr.studies.misfit.verdict import Estimate, Evidence, estimate, verdict
+from fastr.training.cost import parameters
 from report_inputs import HOSTILE
 from transitions import walk, write_npz
 
 DIMS, EPISODES, STEPS = 2, 50, 100
-CONFIG = MisfitConfig(
-    preset="paper",
-    predictor=PredictorConfig(
-        feature_dim=6,
-        hidden_dim=32,
-        blocks=1,
-        noise_levels=4,
-        fourier_targets=8,
-        learning_rate=3e-3,
-        batch_size=64,
-        epochs=6,
-    ),
-    seeds=(0, 1, 2),
-    bootstrap=400,
-)
+SIZES = {"feature_dim": 6, "hidden_dim": 32, "blocks": 1, "noise_levels": 4, "fourier_targets": 8}
+PREDICTOR = PredictorConfig(**SIZES, learning_rate=3e-3, batch_size=64, epochs=6)
+CONFIG = MisfitConfig("paper", PREDICTOR, bootstrap=400)
 
 
 def product(state, action):
@@ -136,13 +117,11 @@ def test_the_files_of_a_report(report):
     assert {path.name for path in out.iterdir()} == files
     assert json.loads((out / "report.json").read_text())["datasets"] == list(entries.values())
     curves = (out / "curves.csv").read_text().splitlines()
-    assert len(curves) == 1 + 3 * len(KINDS) * 3 * (CONFIG.predictor.epochs + 1)
+    assert len(curves) == 1 + 3 * len(KINDS) * 3 * (PREDICTOR.epochs + 1)
     rows = np.genfromtxt(out / "episodes.csv", delimiter=",", names=True, dtype=None)
     own = rows[rows["dataset"] == "entangled"]
     misfit = np.average(own["cp_nce"] - own["joint_nce"], weights=own["transitions"])
     assert misfit == pytest.approx(entries["entangled"]["nce_misfit"]["value"], abs=1e-6)
-    text = (out / "report.html").read_text()
-    assert all(one in text for one in entries["entangled"]["verdict"]["sentences"])
     assert entries["separable"]["split"]["test"] == {"transitions": 800, "episodes": 8}
 
 
@@ -174,12 +153,6 @@ def test_data_that_cannot_answer_is_refused(name, tmp_path):
     columns[column] = change(columns)
     with pytest.raises(UserError, match=f"{name}: .*{problem}"):
         data.prepare(store_of(columns, tmp_path / name), CONFIG)
-
-
-def test_one_constant_action_is_a_doubt(tmp_path):
-    columns = synthetic(product, 0)
-    columns["action"][:, 1] = 0.25
-    assert data.prepare(store_of(columns, tmp_path / "log"), CONFIG).constant_actions == (1,)
 
 
 @given(rows=st.integers(64, 700), budget=st.integers(1, 6), seeds=st.integers(1, 3))
@@ -218,23 +191,16 @@ def test_the_moment_head_recovers_a_linear_conditional_mean(kind):
     packed = packed.astype(np.float32)
     scales = scales_of(packed, (-np.ones(2), np.ones(2)), spec, 4, generator)
     batch = scales.batch(jnp.asarray(packed), spec)
-    config = replace(CONFIG.predictor, feature_dim=16, blocks=0, fourier_targets=4)
-    trainable = Trainable.of(
-        Predictor.init(config, kind, spec, jax.random.key(0)), Adam(learning_rate=1e-2)
-    )
-
-    def loss(net):
-        return jnp.mean(net.moment_losses(net.features(batch), batch)), {}
-
+    config = replace(PREDICTOR, feature_dim=16, blocks=0, fourier_targets=4)
+    net = Predictor.init(config, kind, spec, jax.random.key(0))
+    loss = lambda net: (jnp.mean(net.moment_losses(net.features(batch), batch)), {})  # noqa: E731
     steps = jax.jit(
         lambda start: jax.lax.fori_loop(0, 300, lambda _, now: now.step(loss)[0], start)
     )
-    net = steps(trainable).net
-    features = net.features(batch) * math.sqrt(16)
-    predicted = np.asarray(jax.vmap(net.moment_head)(features))[:, :3]
+    net = steps(Trainable.of(net, Adam(learning_rate=1e-2))).net
+    predicted = np.asarray(jax.vmap(net.moment_head)(net.features(batch) * 4.0))[:, :3]
     # The standardised conditional mean, from the law itself.
-    own_mean, own_std = packed[:, -3:].mean(axis=0), packed[:, -3:].std(axis=0)
-    wanted = (mean - own_mean) / own_std
+    wanted = (mean - packed[:, -3:].mean(axis=0)) / packed[:, -3:].std(axis=0)
     assert np.mean((predicted - wanted) ** 2) < 0.05
     assert np.mean(wanted**2) > 0.8
 
@@ -245,8 +211,7 @@ def test_targets_are_standardised_on_training_rows():
     packed[:, 1] = packed[:, -2] = 7.0
     spec = EnvSpec(3, 2)
     bounds = (np.array([-20.0, -10.0]), np.array([30.0, 20.0]))
-    scales = scales_of(packed, bounds, spec, 16, generator)
-    batch = scales.batch(jnp.asarray(packed), spec)
+    batch = scales_of(packed, bounds, spec, 16, generator).batch(jnp.asarray(packed), spec)
     targets = np.asarray(batch.targets)
     varying = [i for i in range(19) if i != 1]
     np.testing.assert_allclose(targets.mean(axis=0), 0.0, atol=1e-3)
@@ -258,30 +223,21 @@ def test_targets_are_standardised_on_training_rows():
     np.testing.assert_allclose(batch.weights, [0.25, 0, 0.25, *[0.5 / 16] * 16])
 
 
-def test_a_constant_coordinate_is_no_variance_explained():
+@pytest.mark.parametrize("unit", [1.0, 1e-7])
+def test_a_constant_coordinate_is_no_variance_explained(unit):
     """A head that says zero has the variance of what varies as its loss, constants or not."""
     generator = np.random.default_rng(2)
-    spec, rows = EnvSpec(4, 1), 4000
-    packed = generator.normal(size=(rows, 9)).astype(np.float32)
+    spec = EnvSpec(4, 1)
+    packed = generator.normal(size=(4000, 9)).astype(np.float32)
     packed[:, [2, 3, 7, 8]] = [5.0, 0.0, 5.0, 0.0]
-    config = replace(CONFIG.predictor, fourier_targets=8)
-    net = Predictor.init(config, "joint", spec, jax.random.key(0))
-    silent = eqx.tree_at(
-        lambda net: net.moment_head, net, jax.tree.map(jnp.zeros_like, net.moment_head)
-    )
-    for unit in (1.0, 1e-7):
-        bounds = (-np.ones(1) * unit, np.ones(1) * unit)
-        scales = scales_of(packed * unit, bounds, spec, 8, generator)
-        batch = scales.batch(jnp.asarray(packed * unit), spec)
-        assert np.mean(silent.moment_losses(silent.features(batch), batch)) == pytest.approx(
-            1.0, abs=1e-3
-        )
-
-
-def test_too_few_episodes_within_a_limit_are_the_limits_fault():
-    episodes = np.repeat(np.arange(9), 10)
-    with pytest.raises(UserError, match="three episodes within --limit, and the number here is 2"):
-        data.split(episodes, "episode", np.random.default_rng(0), 20)
+    net = Predictor.init(PREDICTOR, "joint", spec, jax.random.key(0))
+    zeros = jax.tree.map(jnp.zeros_like, net.moment_head)
+    silent = eqx.tree_at(lambda net: net.moment_head, net, zeros)
+    bounds = (-np.ones(1) * unit, np.ones(1) * unit)
+    scales = scales_of(packed * unit, bounds, spec, 8, generator)
+    batch = scales.batch(jnp.asarray(packed * unit), spec)
+    losses = silent.moment_losses(silent.features(batch), batch)
+    assert np.mean(losses) == pytest.approx(1.0, abs=1e-3)
 
 
 @given(
@@ -339,24 +295,14 @@ def test_one_seed_has_no_spread_over_seeds():
     assert found == Estimate(1.0, 1.0, 1.0, 1.0, 1.0, None)
 
 
-def evidence(
-    action_dim, low, high, *, known=2.0, moment=0.0, quick=False, falling=(), constant=(), task=None
-):
-    value = (low + high) / 2
-    return Evidence(
-        task=task,
-        action_dim=action_dim,
-        constant_actions=constant,
-        nce=Estimate(value * known, low * known, high * known, 0.0, 0.0, 0.1),
-        nce_known=known,
-        chance=math.log(512),
-        moment=Estimate(moment, moment - 0.01, moment + 0.01, 0.0, 0.0, 0.1),
-        moment_known=0.8,
-        seeds=3,
-        test_episodes=50,
-        still_falling=falling,
-        quick=quick,
-    )
+def evidence(action_dim, low, high, *, known=2.0, moment=0.0, **changes):
+    """The NCE misfit's interval as shares of what the joint predictor knows."""
+    nce = Estimate((low + high) / 2 * known, low * known, high * known, 0.0, 0.0, 0.1)
+    second = Estimate(moment, moment - 0.01, moment + 0.01, 0.0, 0.0, 0.1)
+    usual = {"task": None, "constant_actions": (), "still_falling": (), "quick": False}
+    usual |= {"chance": math.log(512), "moment_known": 0.8, "seeds": 3, "test_episodes": 50}
+    given = usual | changes
+    return Evidence(action_dim=action_dim, nce=nce, nce_known=known, moment=second, **given)
 
 
 @pytest.mark.parametrize(
@@ -377,24 +323,15 @@ def evidence(
 )
 def test_verdicts_follow_the_papers_two_conditions(given, size, gain):
     found = verdict(given)
-    assert (found.nce_size, found.gain) == (size, gain)
-    assert not found.doubts or "disagree" in found.doubts[0]
-
-
-def test_every_case_has_a_conclusion_and_a_next_step():
-    for nce, moment, actions in pairs(ANY, ANY, EVERY):
-        rules = [r for r in RULES if nce in r.nce and moment in r.moment and actions in r.actions]
-        assert rules
-        assert "fastr" in rules[0].next_step
-    assert (
-        "train walker-walk --method fastr"
-        in verdict(evidence(21, -0.01, 0.01, task="walker-walk")).next_step
-    )
+    assert (found["nce_size"], found["gain"]) == (size, gain)
+    assert not found["doubts"] or "disagree" in found["doubts"][0]
 
 
 def test_doubts_are_named():
-    found = verdict(evidence(21, -0.01, 0.01, quick=True, falling=("CP",), constant=(3, 20)))
-    constant, falling, quick = found.doubts
+    changes = {"quick": True, "still_falling": ("CP",), "constant_actions": (3, 20)}
+    found = verdict(evidence(21, -0.01, 0.01, task="walker-walk", **changes))
+    assert "fastr train walker-walk --method fastr" in found["next_step"]
+    constant, falling, quick = found["doubts"]
     assert "2 action coordinates of 21 never vary (counted from 0: 3, 20)" in constant
     assert "CP predictor was still improving" in falling
     assert "quick" in quick
@@ -408,23 +345,14 @@ def test_presets_are_the_papers():
     assert preset("paper").split == "episode"
 
 
-def test_the_cp_predictor_is_the_larger_one():
-    for action_dim in (2, 38):
-        sizes = [
-            sum(
-                leaf.size
-                for leaf in jax.tree.leaves(
-                    jax.eval_shape(
-                        lambda key, kind=kind, dim=action_dim: Predictor.init(
-                            preset("paper").predictor, kind, EnvSpec(67, dim), key
-                        ),
-                        jax.random.key(0),
-                    )
-                )
-            )
-            for kind in KINDS
-        ]
-        assert sizes[0] > sizes[1]
+@pytest.mark.parametrize("action_dim", [2, 38])
+def test_the_cp_predictor_is_the_larger_one(action_dim):
+    def size(kind):
+        config, spec = preset("paper").predictor, EnvSpec(67, action_dim)
+        make = lambda key: Predictor.init(config, kind, spec, key)  # noqa: E731
+        return parameters(jax.eval_shape(make, jax.random.key(0)))
+
+    assert size("cp") > size("joint")
 
 
 BAD = {
@@ -434,11 +362,7 @@ BAD = {
     "too small": (["small.npz"], "--batch-size"),
     "nan": (["nan.npz"], "column state, row 3"),
     "twice": (["small.npz", "./small.npz"], "twice"),
-    "no seeds": (["small.npz", "--seeds"], "--seeds"),
-    "same seed": (["small.npz", "--seeds", "1", "1"], "--seeds"),
     "many resamples": (["small.npz", "--bootstrap", "2000000000"], "from 100 to 1000000"),
-    "no epochs": (["small.npz", "--epochs", "0"], "--epochs"),
-    "unknown split": (["small.npz", "--split", "rows"], "--split"),
     "unknown preset": (["small.npz", "--preset", "papr"], "paper"),
 }
 
@@ -446,39 +370,35 @@ BAD = {
 @pytest.mark.parametrize(("arguments", "named"), BAD.values(), ids=BAD.keys())
 def test_bad_input_ends_before_training(arguments, named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fastr.studies.misfit.report.Fit", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr("fastr.studies.misfit.report.fit", lambda *_: pytest.fail("it trained"))
     write_npz(Path("small.npz"), walk())
     write_npz(Path("one.npz"), walk(episodes=1, steps=2000))
     broken = walk()
     broken["state"][3, 0] = np.nan
     write_npz(Path("nan.npz"), broken)
     assert run(["misfit", *arguments, "--out", "out"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    sentences = [line for line in said.err.splitlines() if line.startswith("fastr: ")]
-    assert len(sentences) == 1
-    assert named in sentences[0]
+    [sentence] = [x for x in capsys.readouterr().err.splitlines() if x.startswith("fastr: ")]
+    assert named in sentence
     assert not Path("out").exists()
 
 
 def test_datasets_of_one_name_go_by_their_paths(tmp_path):
-    paths = [tmp_path / folder / "log.npz" for folder in "ab"]
+    paths = [tmp_path / name for name in ("a/log.npz", "b/log.npz", "other.npz")]
     for path in paths:
-        path.parent.mkdir()
+        path.parent.mkdir(exist_ok=True)
         write_npz(path, walk())
-    other = write_npz(tmp_path / "other.npz", walk())
-    found = [source.about.name for source in open_all([str(path) for path in (*paths, other)])]
+    found = [source.about.name for source in open_all([str(path) for path in paths])]
     assert found == [str(paths[0]), str(paths[1]), "other"]
 
 
 def test_names_in_a_page_are_text(report, tmp_path):
-    entries, _ = report
     origin = {"command": ["fastr", HOSTILE], "fastr": "0", "started": "today"}
-    content = {"config": asdict(CONFIG), "provenance": origin, "seconds": 1.0}
-    content["datasets"] = [entries["separable"] | {"name": HOSTILE}]
+    entry = report[0]["separable"] | {"name": HOSTILE}
+    content = {"config": asdict(CONFIG), "provenance": origin, "seconds": 1.0, "datasets": [entry]}
+    losses = {"validation_nce": 1.0, "validation_moment": 1.0}
     curves = [
-        {"predictor": k, "seed": 0, "epoch": e, "validation_nce": 1.0, "validation_moment": 1.0}
-        for k, e in pairs(KINDS, (0, 1))
+        {"predictor": k, "seed": 0, "epoch": e} | losses
+        for k, e in itertools.product(KINDS, (0, 1))
     ]
     write_page(page(content, [curves]), tmp_path / "report.html")
     assert "<img" not in (tmp_path / "report.html").read_text()

@@ -39,7 +39,7 @@ COMMANDS = {
     "bench": Command("Look", "looking:Bench", "time the update and the training loop"),
     "report": Command("Compare", "report:Report", "tables, curves and statistics of runs"),
     "sweep": Command("Compare", "sweep:Sweep", "run a whole experiment"),
-    "misfit": Command("Study", "data:Misfit", "test whether the factorization fits a dataset"),
+    "misfit": Command("Study", "misfit:Misfit", "test whether the factorization fits a dataset"),
     "transfer": Command("Study", "transfer:Transfer", "adapt a run to other actuators"),
     "theory": Command("Study", "theory:Theory", "run the paper's claims"),
     "export": Command("Ship", "export:Export", "write a policy that runs without fastr"),

@@ -16,7 +16,6 @@ from fastr.core import Method, Preset, UserError, counted, require, write_errors
 from fastr.runs import locked
 from fastr.studies.experiments import EXPERIMENTS, FRAMES, SEEDS, Grid, Name, Unit, parted
 from fastr.sweep import cluster, state
-from fastr.sweep.process import PROGRAM
 
 OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--keep", "--json")
 """Options of `fastr train` that a sweep sets itself."""
@@ -31,9 +30,8 @@ class Sweep:
     quadruped. transfer: sources, then shifted bodies. misfit: runs, their replays, both
     predictors. smoke: seconds, to see that everything works here. All end with a report.
 
-    The same command continues after Ctrl-C, a kill or a power cut: an unfinished run is resumed
-    from its last checkpoint, a finished one is not repeated. Experiments in one --out share the
-    runs they have in common. Options after -- go to every training:
+    The same command continues after Ctrl-C, a kill or a power cut. Experiments in one --out share
+    the runs they have in common. Options after -- go to every training:
     fastr sweep table1 -- --discount 0.98
     """
 
@@ -88,8 +86,15 @@ class Sweep:
 
     def grid(self) -> Grid:
         """The experiment's grid with the user's changes."""
+        from fastr.envs.names import spelled
+
         usual = EXPERIMENTS[self.name]
-        check_methods(self.methods)
+        if not set(self.methods) <= set(get_args(Method)):
+            # Loads JAX, only for a method that fastr itself does not have.
+            from fastr.training.config import named
+
+            for method in self.methods:
+                named(method)
         for word in self.options:
             if word.partition("=")[0] in OWN:
                 raise UserError(f"{word} after -- is set by the sweep; put it before, or omit it.")
@@ -98,7 +103,7 @@ class Sweep:
         frames = (self.frames, usual.frames, FRAMES[preset])
         return Grid(
             out=(self.out or Path("runs") / self.name).absolute(),
-            tasks=distinct_tasks(self.tasks) or usual.tasks,
+            tasks=tuple(dict.fromkeys(map(spelled, self.tasks))) or usual.tasks,
             methods=self.methods or usual.methods,
             seeds=self.seeds or SEEDS[preset],
             frames=next(value for value in frames if value is not None),
@@ -123,22 +128,14 @@ class Sweep:
             }
             for unit in units
         ]
-        left = [run for run in runs if not run["finished"]]
         if self.json:
             return print_json({"out": str(out), "runs": runs})
-        for unit in units:
-            print(unit.line)
-        columns = ("run", "seeds", "updates", "")
-        rows = [
-            (
-                run["name"],
-                run["seeds"] or "",
-                f"{run['updates']:,}" if run["updates"] else "",
-                "finished" if run["finished"] else "",
+        for unit, run in zip(units, runs, strict=True):
+            size = f"  # {counted(run['seeds'], 'seed')}, {run['updates']:,} updates each"
+            print(
+                f"{unit.line}{'  # finished' if run['finished'] else size if unit.trains else ''}"
             )
-            for run in runs
-        ]
-        print_table(f"sweep {self.name}: {EXPERIMENTS[self.name].about}", columns, rows)
+        left = [run for run in runs if not run["finished"]]
         total = sum(run["seeds"] * run["updates"] for run in left)
         print(f"{len(left)} of {len(units)} to do: {total:,} updates of one seed.")
         return 0
@@ -146,7 +143,7 @@ class Sweep:
     def work(self, out: Path, units: Sequence[Unit]) -> int:
         """Bring every unit to its end, with a line for each that changes."""
         threads = os.environ.get("OMP_NUM_THREADS")
-        tasks = [cluster.Task(unit, out, self.retries, PROGRAM, threads) for unit in units]
+        tasks = [cluster.Task(unit, out, self.retries, cluster.PROGRAM, threads) for unit in units]
         with cluster.connected(self.address) as ray:
             share = cluster.resources(ray, self.gpus_per_run, self.cpus_per_run)
             place = self.address or "this machine"
@@ -160,9 +157,8 @@ class Sweep:
         self, out: Path, units: Sequence[Unit], outcomes: Sequence[cluster.Outcome], code: int
     ) -> int:
         """Print how it went; `code` is the exit code of a stopped sweep."""
-        lost = [outcome for outcome in outcomes if outcome.state in ("failed", "blocked")]
+        lost = [tuple(one) for one in outcomes if one.state in ("failed", "blocked")]
         counts = Counter(outcome.state for outcome in outcomes)
-        tally = ", ".join(f"{count} {name}" for name, count in counts.items())
         if self.json:
             runs = [
                 {**outcome._asdict(), "product": str(unit.product), "command": list(unit.command)}
@@ -171,18 +167,17 @@ class Sweep:
             finished = counts["done"] == len(units)
             print_json({"out": str(out), "finished": finished, "runs": runs})
         else:
+            tally = ", ".join(f"{count} {name}" for name, count in counts.items())
             print(f"sweep {self.name}: {tally}, in {out}")
             if lost:
-                print_table("", ("run", "state", "reason"), [tuple(one) for one in lost])
+                print_table("", ("run", "state", "reason"), lost)
         for unit, outcome in zip(units, outcomes, strict=True):
             if outcome.state == "failed":
                 log = state.log_file(out, unit)
                 say("\n  | ".join((f"the end of {log}:", *state.tail(log))))
         if counts["stopped"]:
             say("stopped; the same command continues later.")
-        if lost:
-            return 1
-        return code if counts["stopped"] else 0
+        return 1 if lost else code if counts["stopped"] else 0
 
 
 def say(text: str) -> None:
@@ -195,24 +190,6 @@ def show(name: str, event: str) -> None:
     say(f"{name} {event.partition(': fastr ')[0]}")
 
 
-def distinct_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
-    """Each task once, in its one spelling; UserError for one that does not exist."""
-    if not tasks:
-        return ()
-    from fastr.envs.names import spelled
-
-    return tuple(dict.fromkeys(map(spelled, tasks)))
-
-
-def check_methods(methods: Sequence[str]) -> None:
-    """Raise UserError for a method that does not exist; JAX is loaded only for an unusual one."""
-    if not set(methods) <= set(get_args(Method)):
-        from fastr.training.config import named
-
-        for method in methods:
-            named(method)
-
-
 def updates(units: Sequence[Unit]) -> dict[str, int]:
     """Updates of one seed under every method; UserError for options that a method refuses."""
     import jax
@@ -221,10 +198,7 @@ def updates(units: Sequence[Unit]) -> dict[str, int]:
 
     # The trainings need the devices, this process does not.
     jax.config.update("jax_platforms", "cpu")
-    first: dict[str, Unit] = {}
-    for unit in units:
-        if unit.trains:
-            first.setdefault(unit.method, unit)
+    first = {unit.method: unit for unit in reversed(units) if unit.trains}
     return {
         method: command(*unit.arguments, imports=unit.imports).config.updates
         for method, unit in first.items()

@@ -22,21 +22,13 @@ from fastr.runs.summary import evaluations, summary
 from fastr.studies.experiments import slug
 from fastr.training.config import TrainConfig, from_json
 
-Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]
-
 
 class Condition(NamedTuple):
-    """One run to train: the source, what it keeps of it, and its configuration."""
+    """One run to train: its source, its name in tables and directories, its configuration."""
 
     source: Path
-    keep: Keep
+    label: str
     config: TrainConfig
-
-    @property
-    def label(self) -> str:
-        """Its name in tables, pictures and directories."""
-        kept = "scratch" if self.keep == "nothing" else f"keep-{self.keep}"
-        return f"{self.config.method}-{kept}"
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,7 @@ class Transfer:
     continue it. For the paper's figure give a FaStR run, a CTRL-SR run, and --figure.
     """
 
-    sources: Sources
+    sources: Annotated[tuple[Path, ...], tyro.conf.Positional, places("RUN")]
     """Run directories, one per method to compare."""
     shift: str
     """Actuator shifts, as after @ in a task: permutation:SEED, degradation:SEED, dead=N:SEED,
@@ -66,7 +58,7 @@ class Transfer:
     """Print one JSON object on stdout and nothing else there."""
 
     def run(self) -> int:
-        """Zero-shot returns, one condition after the other, then the comparison."""
+        """Train one condition after the other, then compare."""
         conditions = self.conditions()
         out = self.out or Path("runs") / f"transfer-{slug(conditions[0].config.task)}"
         rows = rows_of_all({entry.label: entry.config for entry in conditions}, out)
@@ -103,12 +95,13 @@ class Transfer:
 
     def condition(self, path: Path, source: TrainConfig, keep: Keep) -> Condition:
         """One run: the source's configuration on the shifted body."""
-        agent = replace(source.agent, keep=keep)
         frames = source.frames if self.frames is None else self.frames
+        agent = replace(source.agent, keep=keep)
         origin = "" if keep == "nothing" else str(path.resolve())
         task = self.shifted(source)
         config = replace(source, task=task, agent=agent, frames=frames, source=origin)
-        return Condition(path, keep, config)
+        label = "scratch" if keep == "nothing" else f"keep-{keep}"
+        return Condition(path, f"{config.method}-{label}", config)
 
     def shifted(self, source: TrainConfig) -> str:
         """The source's task with the shift added to those it has."""
@@ -116,22 +109,28 @@ class Transfer:
 
     def report(self, conditions: Sequence[Condition], rows: dict[str, list], out: Path) -> int:
         """Write the tables and curves of finished runs, and print the tables."""
+        from fastr.export.play import greedy_returns
         from fastr.report.plots import compared_curves
+        from fastr.studies.transfer import changes
 
-        unadapted = {path: zero_shot(path, conditions[0].config.task) for path in self.sources}
-        lines = [
-            result_of(condition, rows[condition.label], unadapted[condition.source])
-            for condition in conditions
-        ]
+        task = conditions[0].config.task
+        unadapted = {}
+        for path in self.sources:
+            trained = opened(path)
+            episodes = range(trained.config.eval_episodes)
+            unadapted[path] = float(greedy_returns(trained.every_seed(), task, episodes).mean())
+        lines = [result_of(c, rows[c.label], unadapted[c.source]) for c in conditions]
         write_csv(out / "table.csv", lines)
-        changes = [
-            entry
-            for condition in conditions
-            if condition.keep != "nothing"
-            for entry in moved(condition, out / condition.label)
+        moved = [
+            {"condition": c.label, "seed": seed, "what": what, "value": value}
+            for c in conditions
+            if c.config.source
+            for (seed, what), value in changes(
+                RunDirectory.open(c.source), RunDirectory.open(out / c.label)
+            ).items()
         ]
-        if changes:
-            write_csv(out / "moved.csv", changes)
+        if moved:
+            write_csv(out / "moved.csv", moved)
         curves = {
             f"{line['condition']}: {line['trainable_parameters']:,} trainable": [
                 evaluations(rows[entry.label], seed) for seed in entry.config.seeds
@@ -139,22 +138,21 @@ class Transfer:
             for entry, line in zip(conditions, lines, strict=True)
         }
         levels = {f"{c.config.method}, unadapted": unadapted[c.source] for c in conditions}
-        title = f"{conditions[0].config.task}: adaptation"
-        compared_curves(curves, title, out / "curves.png", levels)
+        compared_curves(curves, f"{task}: adaptation", out / "curves.png", levels)
         if self.json:
-            return print_json({"out": str(out), "conditions": lines, "moved": changes})
-        show(lines, changes, conditions[0].config.task)
+            return print_json({"out": str(out), "conditions": lines, "moved": moved})
+        title = f"{task}: return is the mean of the last ten evaluations or fewer, without frame 0"
+        columns = ("condition", *("trainable", "frozen", "source", "unadapted", "return"))
+        print_table(title, (*columns, "of source"), [cells(line) for line in lines])
+        means: dict[tuple[str, str], list[float]] = {}
+        for entry in moved:
+            means.setdefault((entry["condition"], entry["what"]), []).append(entry["value"])
+        if means:
+            title = "What moved, on random transitions of the shifted body (mean over seeds)"
+            found = [(*key, f"{np.mean(values):.3f}") for key, values in means.items()]
+            print_table(title, ("condition", "what", "value"), found)
         print(f"table  {out / 'table.csv'}\ncurves {out / 'curves.png'}")
         return 0
-
-
-def zero_shot(path: Path, task: str) -> float:
-    """The mean return of a run's policies on the shifted body, before any adaptation."""
-    from fastr.export.play import greedy_returns
-
-    trained = opened(path)
-    episodes = range(trained.config.eval_episodes)
-    return float(greedy_returns(trained.every_seed(), task, episodes).mean())
 
 
 def returns_of(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> tuple[Any, Any]:
@@ -193,39 +191,10 @@ def result_of(
     }
 
 
-def moved(condition: Condition, run: Path) -> list[dict[str, Any]]:
-    """The change of each component of the representation, seed by seed."""
-    from fastr.studies.transfer import changes
-
-    found = changes(RunDirectory.open(condition.source), RunDirectory.open(run))
-    return [{"condition": condition.label} | entry for entry in found]
-
-
-def show(lines: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]], task: str) -> None:
-    """Print both tables."""
-    returns = ("source_return", "unadapted_return", "return_mean")
-    print_table(
-        f"{task}: return is the mean of the last ten evaluations or fewer, without frame 0",
-        ("condition", "trainable", "frozen", "source", "unadapted", "return", "of source"),
-        [
-            (
-                entry["condition"],
-                f"{entry['trainable_parameters']:,}",
-                f"{entry['frozen_parameters']:,}",
-                *("–" if entry[name] is None else entry[name] for name in returns),
-                "–" if (share := entry["share_of_source"]) is None else f"{share:.0%}",
-            )
-            for entry in lines
-        ],
-    )
-    if any(entry["share_of_source"] is None for entry in lines):
-        print("of source: – where the source's return is not above zero or one of them is missing")
-    means: dict[tuple[str, str], list[float]] = {}
-    for entry in changes:
-        means.setdefault((entry["condition"], entry["what"]), []).append(entry["value"])
-    if means:
-        print_table(
-            "What moved, on random transitions of the shifted body (mean over seeds)",
-            ("condition", "what", "value"),
-            [(*key, f"{np.mean(values):.3f}") for key, values in means.items()],
-        )
+def cells(line: dict[str, Any]) -> tuple[str, ...]:
+    """A condition's result as printed; a dash where the source's return is not above zero."""
+    sizes = (f"{line[f'{kind}_parameters']:,}" for kind in ("trainable", "frozen"))
+    returns = (line[name] for name in ("source_return", "unadapted_return", "return_mean"))
+    share = line["share_of_source"]
+    shown = ("–" if value is None else f"{value:.1f}" for value in returns)
+    return (line["condition"], *sizes, *shown, "–" if share is None else f"{share:.0%}")

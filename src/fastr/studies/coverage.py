@@ -49,15 +49,14 @@ class Coverage:
     bound: int
     """min(N, dim M); a score that is not linear in M may exceed it."""
     rank: int
-    """Rank of the batch's gradient."""
     effective: int
-    """Directions with 99 % of its squared norm."""
+    """Directions with 99 % of the gradient's squared norm."""
 
 
 def coverage_of(config: TrainConfig) -> list[Coverage]:
-    """Coverage of a run's representation by a quarter, half and the whole of its batch.
+    """Coverage of a run's fresh representation by a quarter, half and the whole of its batch.
 
-    Networks are fresh, transitions those of a random policy.
+    Transitions are those of a random policy.
     """
     if (representation := _ranking(config.agent)) is None:
         known = ", ".join(name for name, agent in METHODS.items() if _ranking(agent))
@@ -82,21 +81,19 @@ def measure(
     method: str, config: RankingConfig, rows: Rows, sizes: tuple[int, ...], seed: int
 ) -> list[Coverage]:
     """The coverage of a freshly initialised representation, for batches of these sizes."""
+
+    def fresh(key: PRNGKeyArray) -> Contrastive:
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.float64), config.init(rows.spec, key))
+
     with jax.enable_x64(new_val=True):
-        net = jax.jit(lambda key: _float64(config.init(rows.spec, key)))(jax.random.key(seed))
-        found, compiled = [], jax.jit(core_gradient)
+        net, found, compiled = jax.jit(fresh)(jax.random.key(seed)), [], jax.jit(core_gradient)
         for size in sizes:
             batch = Transition.unpack(jnp.asarray(rows.values[:size]), rows.spec)
             gradient = np.asarray(compiled(net, batch, jax.random.key(seed)))
-            rank, effective = ranks(gradient)
             dimension = gradient.shape[1]
             bound = min(size, dimension)
-            found.append(Coverage(method, size, dimension, bound, rank, effective))
+            found.append(Coverage(method, size, dimension, bound, *ranks(gradient)))
         return found
-
-
-def _float64(net: Contrastive) -> Contrastive:
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float64), net)
 
 
 def core_gradient(

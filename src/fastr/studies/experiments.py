@@ -4,6 +4,7 @@ A unit is one command line with the place of its result and the units whose resu
 are created after those that they need, so a list of them is in a possible order.
 """
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +25,10 @@ TABLE_METHODS: tuple[Method, ...] = ("sac-2layer", "sac", "td7", "diff-sr", "ctr
 """The rows of Table 1, in its order."""
 CONDITIONS: tuple[Method, ...] = ("ctrl-sr", "concat", "tucker", "fastr")
 """The ablation's conditions (a) to (d) (App. Ablation)."""
-HUMANOID = ("humanoid-stand", "humanoid-walk", "humanoid-run")
-QUADRUPED = ("quadruped-walk", "quadruped-run")
+ABLATION_TASKS = (
+    *("humanoid-stand", "humanoid-walk", "humanoid-run"),
+    *("quadruped-walk", "quadruped-run"),
+)
 SHIFTS = ("permutation:7", "degradation:7")
 """The two of Sec. Modular Reuse; the seed of the permutation and degradation is ours."""
 MISFIT_TRANSITIONS = 500_000
@@ -142,6 +145,11 @@ class Grid:
         """A run: one task, one method, and these seeds together."""
         return self.run(f"train/{slug(task)}/{method}{self.folder(seeds)}", task, method, seeds)
 
+    def trainings(self) -> list[Unit]:
+        """Every task under every method."""
+        every = itertools.product(self.tasks, self.methods, self.parts)
+        return [self.training(*choice) for choice in every]
+
     def run(
         self,
         name: str,
@@ -158,43 +166,24 @@ class Grid:
             *("--seeds", *map(str, seeds), "--frames", str(self.frames)),
             *(*self.options, *extra, "--out", str(place)),
         )
-        return Unit(
-            name,
-            arguments,
-            place,
-            needs,
-            method,
-            len(seeds),
-            imports=self.imports,
-            watching=self.watching,
-        )
+        watched = (self.imports, self.watching)
+        return Unit(name, arguments, place, needs, method, len(seeds), *watched)
 
     def derived(self, name: str, *arguments: str, needs: Sequence[Unit]) -> Unit:
         """A command that reads the products of other units."""
         place = self.out / name
         return Unit(name, (*arguments, "--out", str(place)), place, tuple(needs))
 
-
-def trainings(grid: Grid) -> list[Unit]:
-    """Every task under every method."""
-    return [
-        grid.training(task, method, seeds)
-        for task in grid.tasks
-        for method in grid.methods
-        for seeds in grid.parts
-    ]
-
-
-def report(grid: Grid, name: str, units: Sequence[Unit]) -> Unit:
-    """Tables, curves and statistics of the products of these units."""
-    products = (str(unit.product) for unit in units)
-    return grid.derived(f"report/{name}", "report", *products, needs=units)
+    def report(self, name: str, units: Sequence[Unit]) -> Unit:
+        """Tables, curves and statistics of the products of these units."""
+        products = (str(unit.product) for unit in units)
+        return self.derived(f"report/{name}", "report", *products, needs=units)
 
 
 def compared(grid: Grid, name: str) -> list[Unit]:
     """All trainings, then one report on them."""
-    runs = trainings(grid)
-    return [*runs, report(grid, name, runs)]
+    runs = grid.trainings()
+    return [*runs, grid.report(name, runs)]
 
 
 def transfers(grid: Grid) -> list[Unit]:
@@ -206,16 +195,15 @@ def transfers(grid: Grid) -> list[Unit]:
     if strange := [method for method in grid.methods if method in WITHOUT_STATE_PART]:
         raise UserError(f"--methods {strange[0]} has nothing to keep under a shift; leave it out.")
     found = []
-    for task in grid.tasks:
-        for seeds in grid.parts:
-            sources = [grid.training(task, method, seeds) for method in grid.methods]
-            found += sources
-            for shift in SHIFTS:
-                found += shifted(grid, task, shift, seeds, sources)
+    for task, seeds in itertools.product(grid.tasks, grid.parts):
+        sources = [grid.training(task, method, seeds) for method in grid.methods]
+        found += sources
+        for shift in SHIFTS:
+            found += _shifted(grid, task, shift, seeds, sources)
     return found
 
 
-def shifted(
+def _shifted(
     grid: Grid, task: str, shift: str, seeds: tuple[int, ...], sources: Sequence[Unit]
 ) -> list[Unit]:
     """All conditions of one task under one shift, and their comparison."""
@@ -234,11 +222,8 @@ def shifted(
         *("transfer", *(str(source.product) for source in sources), "--figure", "--shift", shift),
         *("--frames", str(grid.frames), "--out", str(grid.out / place)),
     )
-    picture = grid.out / place / "curves.png"
-    return [
-        *conditions,
-        Unit(f"{place}/figure", arguments, picture, needs=(*sources, *conditions)),
-    ]
+    picture, needs = grid.out / place / "curves.png", (*sources, *conditions)
+    return [*conditions, Unit(f"{place}/figure", arguments, picture, needs)]
 
 
 def misfits(grid: Grid) -> list[Unit]:
@@ -247,27 +232,23 @@ def misfits(grid: Grid) -> list[Unit]:
         raise UserError("The misfit reads all seeds of a run together: leave out --seeds-per-run.")
     if JOINT not in grid.methods:
         raise UserError(f"The misfit reads the replay of {JOINT}: --methods must name it.")
-    runs = {unit.name: unit for unit in trainings(grid)}
-    datasets, diagnoses = [], []
-    for task in grid.tasks:
-        source = runs[f"train/{slug(task)}/{JOINT}"]
-        data = grid.derived(
-            f"data/{slug(task)}-{JOINT}-v0", "collect", str(source.product), needs=[source]
-        )
-        datasets.append(data)
+    runs, datasets, diagnoses = grid.trainings(), [], []
+    for source in (unit for unit in runs if unit.method == JOINT):
+        task = slug(source.arguments[1])
+        place = f"data/{task}-{JOINT}-v0"
+        data = grid.derived(place, "collect", str(source.product), needs=[source])
         options = ("--preset", grid.preset, "--limit", str(MISFIT_TRANSITIONS))
-        name = f"misfit/{slug(task)}"
-        diagnoses.append(grid.derived(name, "misfit", str(data.product), *options, needs=[data]))
-    units = [*runs.values(), *datasets, *diagnoses]
-    gains = [unit for unit in runs.values() if unit.method in (FACTORED, JOINT)]
-    return [*units, report(grid, "misfit", [*diagnoses, *gains])]
+        words = ("misfit", str(data.product), *options)
+        datasets.append(data)
+        diagnoses.append(grid.derived(f"misfit/{task}", *words, needs=[data]))
+    gains = [unit for unit in runs if unit.method in (FACTORED, JOINT)]
+    return [*runs, *datasets, *diagnoses, grid.report("misfit", [*diagnoses, *gains])]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Default grid of an experiment."""
+    """Default grid of an experiment, and how its units follow from a grid."""
 
-    about: str
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
     units: Callable[[Grid], list[Unit]]
@@ -278,29 +259,11 @@ class Experiment:
 
 
 EXPERIMENTS: dict[Name, Experiment] = {
-    "table1": Experiment(
-        "Table 1: final returns", TABLE_TASKS, TABLE_METHODS, partial(compared, name="table1")
-    ),
-    "ablation": Experiment(
-        "Figure nce-ablation: four interactions",
-        (*HUMANOID, *QUADRUPED),
-        CONDITIONS,
-        partial(compared, name="ablation"),
-    ),
-    "transfer": Experiment(
-        "Figure transfer: actuator shifts",
-        ("walker-walk", "humanoid-walk"),
-        ("ctrl-sr", "fastr"),
-        transfers,
-    ),
-    "misfit": Experiment(
-        "Figure cp-misfit: misfit against gain",
-        (*TABLE_TASKS, *EXTRA_TASKS),
-        ("ctrl-sr", "fastr"),
-        misfits,
-    ),
+    "table1": Experiment(TABLE_TASKS, TABLE_METHODS, partial(compared, name="table1")),
+    "ablation": Experiment(ABLATION_TASKS, CONDITIONS, partial(compared, name="ablation")),
+    "transfer": Experiment(("walker-walk", "humanoid-walk"), ("ctrl-sr", "fastr"), transfers),
+    "misfit": Experiment((*TABLE_TASKS, *EXTRA_TASKS), ("ctrl-sr", "fastr"), misfits),
     "smoke": Experiment(
-        "tiny networks for a few hundred frames: does everything run here?",
         ("gym:Pendulum-v1", "cartpole-swingup"),
         ("td3", "fastr"),
         partial(compared, name="smoke"),

@@ -1,7 +1,5 @@
 """What adaptation to other actuators does to a representation (Sec. Modular Reuse)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +10,9 @@ from fastr.representations.base import AbstractRepresentation
 from fastr.representations.interactions import Factored
 from fastr.representations.ranking import Contrastive
 from fastr.runs.directory import RunDirectory
-from fastr.studies.coverage import Rows, random_rows
+from fastr.studies.coverage import random_rows
 from fastr.training.config import from_json
-from fastr.training.learner import Cohort, Learner
+from fastr.training.learner import Learner
 from fastr.training.state import saved_cohort
 from fastr.transition import Transition
 
@@ -35,23 +33,28 @@ def linear_cka(
     return float(np.linalg.norm(y.T @ x) ** 2 / norms) if norms > 0 else 0.0
 
 
-def changes(source: RunDirectory, adapted: RunDirectory) -> list[dict[str, Any]]:
-    """Compare the representations of two runs, seed by seed, on the body of the adapted one.
+def changes(source: RunDirectory, adapted: RunDirectory) -> dict[tuple[int, str], float]:
+    """Compare the representations of two runs on the body of the adapted one, by seed and quantity.
 
-    Rows of seed, quantity and value: linear CKA of each component's features before and after
-    adaptation (1 where nothing moved), and the ranking loss of both representations.
+    Quantities are the linear CKA of each component's features before and after adaptation (1 where
+    nothing moved), and the ranking loss of both representations.
     """
     origin, config = (from_json(run.config["train"]) for run in (source, adapted))
-    rows = random_rows(config.task, config.frame_skip, HELD_OUT, 0)
-    before, _ = saved_cohort(origin, source.latest())
-    after, _ = saved_cohort(config, adapted.latest())
-    found = []
+    values = random_rows(config.task, config.frame_skip, HELD_OUT, 0).values
+    rows = jnp.asarray(values, jnp.float32)
+    cohorts = [saved_cohort(origin, source.latest())[0], saved_cohort(config, adapted.latest())[0]]
+    found = {}
     for place, seed in enumerate(config.seeds):
-        old, old_loss = _seen(_learner(before, origin.seeds.index(seed)), rows)
-        new, new_loss = _seen(_learner(after, place), rows)
-        values = {f"CKA of the {name}": linear_cka(old[name], new[name]) for name in old}
-        values |= {"ranking loss, unadapted": old_loss, "ranking loss, adapted": new_loss}
-        found += [{"seed": seed, "what": what, "value": value} for what, value in values.items()]
+        places = (origin.seeds.index(seed), place)
+        (old, old_loss), (new, new_loss) = (
+            _measured(jax.tree.map(lambda leaf, at=at: jnp.asarray(leaf[at]), one.learners), rows)
+            for one, at in zip(cohorts, places, strict=True)
+        )
+        for name in old:
+            parts = (np.asarray(one[name], np.float64) for one in (old, new))
+            found[seed, f"CKA of the {name}"] = linear_cka(*parts)
+        found[seed, "ranking loss, unadapted"] = float(old_loss)
+        found[seed, "ranking loss, adapted"] = float(new_loss)
     return found
 
 
@@ -67,10 +70,6 @@ def components(net: AbstractRepresentation, batch: Transition) -> dict[str, Floa
     return found
 
 
-def _learner(cohort: Cohort, place: int) -> Learner:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf[place]), cohort.learners)
-
-
 @jax.jit
 def _measured(learner: Learner, values: Float[Array, "rows row"]) -> tuple[dict, Array]:
     # Each learner sees the transitions in its own units.
@@ -79,8 +78,3 @@ def _measured(learner: Learner, values: Float[Array, "rows row"]) -> tuple[dict,
     net = learner.agent.representation.net
     _, metrics = net.loss(batch, jax.random.key(0))
     return components(net, batch), metrics["nce_loss"]
-
-
-def _seen(learner: Learner, rows: Rows) -> tuple[dict[str, np.ndarray], float]:
-    found, loss = _measured(learner, jnp.asarray(rows.values, jnp.float32))
-    return {name: np.asarray(part, np.float64) for name, part in found.items()}, float(loss)

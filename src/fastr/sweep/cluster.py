@@ -4,14 +4,16 @@ A task is idempotent: it reads from disk how far its unit is, and does the rest.
 sweep's directory and nothing else.
 """
 
+import contextlib
 import os
 import shlex
 import signal
 import socket
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,12 +21,16 @@ from typing import Any, Literal, NamedTuple
 from fastr.core import UserError
 from fastr.runs import user_of
 from fastr.studies.experiments import Unit
-from fastr.sweep import process, state
+from fastr.sweep import state
 
+PROGRAM = ("-m", "fastr.cli")
+"""What python runs with a unit's arguments."""
 USER_ERROR = 2
 """Exit code of a command that was refused: another attempt would not help."""
 POLL_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 60.0
+SAVE_SECONDS = 600.0
+"""For a training to write its checkpoint after SIGTERM."""
 TAKE_OVER_SECONDS = 15.0
 """For a node that the cluster has lost to notice that its unit runs elsewhere."""
 CONNECT_SECONDS = 10.0
@@ -32,6 +38,16 @@ OBJECT_STORE_BYTES = 80 * 2**20
 """Near Ray's minimum: nothing is stored, and containers have little shared memory."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 """For Ray, before it is imported: report nothing home, and print nothing about lost nodes."""
+TIED = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+"""Becomes python with the arguments, and is killed with the process that started it: on another
+node the run may be resumed at once, so nothing may write to it here."""
 
 
 class Outcome(NamedTuple):
@@ -94,11 +110,16 @@ class Task:
             problem = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
             if code == USER_ERROR or failures > self.retries:
                 return Outcome(unit.name, "failed", problem)
-            self.pause(claim, problem, min(LONGEST_PAUSE_SECONDS, 2.0 ** (failures - 1)))
+            # Some troubles pass.
+            seconds = min(LONGEST_PAUSE_SECONDS, 2.0 ** (failures - 1))
+            state.note(self.out, unit, f"{problem}, next attempt in {seconds:g} s")
+            end = time.monotonic() + seconds
+            while time.monotonic() < end and not self.ending(claim):
+                time.sleep(POLL_SECONDS)
         return Outcome(unit.name, "done")
 
     def attempt(self, claim: state.Claim, saved: int) -> int:
-        """Exit code of the unit's command, run once."""
+        """Exit code of the unit's command, run once; negative for the signal that killed it."""
         state.clear(self.out, self.unit)
         arguments = state.next_arguments(self.unit)
         verb = f"resumed from frame {saved:,}" if saved else "started"
@@ -107,9 +128,30 @@ class Task:
         environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
         if self.threads is not None:
             environment["OMP_NUM_THREADS"] = self.threads
-        log = state.log_file(self.out, self.unit)
-        command = (*self.program, *arguments)
-        return process.run(command, log, environment, lambda: self.ending(claim))
+        with state.log_file(self.out, self.unit).open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-c", TIED, str(os.getpid()), *self.program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+        try:
+            number = None
+            while process.poll() is None and not number:
+                time.sleep(POLL_SECONDS)
+                number = self.ending(claim)
+            if number:
+                process.send_signal(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(SAVE_SECONDS)
+        finally:
+            # Also the simulators of a training that was killed.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+        return code
 
     def ending(self, claim: state.Claim) -> signal.Signals | None:
         """The signal for a command that is to end, if it is."""
@@ -117,15 +159,8 @@ class Task:
             return signal.SIGKILL
         return signal.SIGTERM if state.stop_file(self.out).exists() else None
 
-    def pause(self, claim: state.Claim, problem: str, seconds: float) -> None:
-        """Wait before the next attempt, because some troubles pass."""
-        state.note(self.out, self.unit, f"{problem}, next attempt in {seconds:g} s")
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not self.ending(claim):
-            time.sleep(POLL_SECONDS)
 
-
-@contextmanager
+@contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Any]:
     """Ray on this machine, started for this process alone, or the cluster at an address."""
     os.environ.update(QUIET)
@@ -136,24 +171,19 @@ def connected(address: str | None) -> Iterator[Any]:
         quiet |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
         quiet |= {"num_cpus": len(os.sched_getaffinity(0))}
         quiet |= {"num_gpus": 0} if os.environ.get("JAX_PLATFORMS") == "cpu" else {}
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     try:
-        if address is not None:
-            require_answer(address)
+        if port.isdigit():
+            # Where nothing listens, Ray itself would try for minutes.
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         ray.init(address=address or "local", **quiet)
     except (OSError, ValueError, RuntimeError) as error:
         place = "starts here" if address is None else f"answers at {address}"
-        raise UserError(f"No Ray cluster {place} ({first_line(error)}).") from error
+        raise UserError(f"No Ray cluster {place} ({_first_line(error)}).") from error
     try:
         yield ray
     finally:
         ray.shutdown()
-
-
-def require_answer(address: str) -> None:
-    """Raise OSError if nothing listens at host:port; Ray itself would try for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
 
 
 def resources(ray: Any, gpus: float | None, cpus: float) -> dict[str, float]:
@@ -174,72 +204,57 @@ def run(
     ray: Any,
     tasks: Sequence[Task],
     share: dict[str, float],
-    show: Callable[[str, str], None] = lambda *_: None,
-    requests: Callable[[], int] = lambda: 0,
+    show: Callable[[str, str], None],
+    requests: Callable[[], int],
 ) -> list[Outcome]:
     """Outcomes of all units, in their order; a finished one is not touched.
 
     `show` gets the name of a unit and what has happened to it. `requests` counts how often a stop
     was asked for: at the first, commands save and end; at the second, they are killed.
     """
-    units = [task.unit for task in tasks]
     stop = state.stop_file(tasks[0].out)
     stop.unlink(missing_ok=True)
-    found = {
-        task.unit.name: Outcome(task.unit.name, "done", "finished before")
-        for task in tasks
-        if state.finished(task.out, task.unit)
-    }
-    todo = [task for task in tasks if task.unit.name not in found]
-    pending = submitted(ray, todo, share)
-    events = {task.unit.name: state.Events(task.out, task.unit) for task in todo}
-    obeyed = 0
+    # Ray may lose a task's worker or node any number of times: it has done no wrong.
+    remote = ray.remote(max_retries=-1, **share)(Task.__call__)
+    found, references, events = {}, {}, {}
+    for task in tasks:
+        name = task.unit.name
+        if state.finished(task.out, task.unit):
+            found[name] = Outcome(name, "done", "finished before")
+        else:
+            needed = [references[need.name] for need in task.unit.needs if need.name in references]
+            references[name] = remote.remote(task, *needed)
+            events[name] = state.Events(task.out, task.unit)
+    pending, obeyed = {reference: name for name, reference in references.items()}, 0
     while pending:
         ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=POLL_SECONDS)
-        for unit in pending.values():
-            for event in events[unit.name].new():
-                show(unit.name, event)
+        for name in pending.values():
+            for event in events[name].new():
+                show(name, event)
         for reference in ready:
-            outcome = result(ray, reference, pending.pop(reference), stopping=stop.exists())
-            found[outcome.name] = outcome
-            show(outcome.name, f"{outcome.state}: {outcome.note}".removesuffix(": "))
+            name = pending.pop(reference)
+            outcome = found[name] = _result(ray, reference, name, stopping=stop.exists())
+            show(name, f"{outcome.state}: {outcome.note}".removesuffix(": "))
         if requests() > obeyed:
             obeyed = requests()
             stop.touch()
-            for reference, unit in pending.items():
+            for reference, name in pending.items():
                 # A task that runs sees the file; one that waits for a place is taken back.
-                if obeyed > 1 or not events[unit.name].started:
+                if obeyed > 1 or not events[name].started:
                     ray.cancel(reference, force=obeyed > 1)
     stop.unlink(missing_ok=True)
-    return [found[unit.name] for unit in units]
+    return [found[task.unit.name] for task in tasks]
 
 
-def submitted(ray: Any, tasks: Sequence[Task], share: dict[str, float]) -> dict[Any, Unit]:
-    """The tasks in Ray's queue, each behind those that it needs."""
-    # Ray may lose a task's worker or node any number of times: it has done no wrong.
-    remote = ray.remote(max_retries=-1, **share)(outcome_of)
-    references: dict[str, Any] = {}
-    for task in tasks:
-        needed = [references[need.name] for need in task.unit.needs if need.name in references]
-        references[task.unit.name] = remote.remote(task, *needed)
-    return {references[task.unit.name]: task.unit for task in tasks}
-
-
-def outcome_of(task: Task, *needed: Outcome) -> Outcome:
-    """Outcome of a task, on some node."""
-    return task(*needed)
-
-
-def result(ray: Any, reference: Any, unit: Unit, *, stopping: bool) -> Outcome:
-    """Outcome of a unit, also where Ray has one of its own."""
+def _result(ray: Any, reference: Any, name: str, *, stopping: bool) -> Outcome:
+    """Outcome of a unit, also where Ray has cancelled or lost it."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayError as error:
         if stopping:
-            return Outcome(unit.name, "stopped")
-        return Outcome(unit.name, "failed", first_line(getattr(error, "cause", None) or error))
+            return Outcome(name, "stopped")
+        return Outcome(name, "failed", _first_line(getattr(error, "cause", None) or error))
 
 
-def first_line(error: Exception) -> str:
-    """First line of an error's message."""
+def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

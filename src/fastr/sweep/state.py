@@ -40,30 +40,29 @@ def stop_file(out: Path) -> Path:
     return out / INTERNAL / "stop"
 
 
-def started(unit: Unit) -> bool:
-    """Whether there is a run to resume."""
-    return unit.trains and (unit.product / CONFIG).exists()
-
-
 def finished(out: Path, unit: Unit) -> bool:
     """Whether nothing is left to do; UserError if another command has trained the run."""
     if unit.trains:
-        return started(unit) and recorded_run(unit).finished()
+        return _started(unit) and _recorded_run(unit).finished()
     try:
         recorded = json.loads(record_file(out, unit).read_bytes())["arguments"]
-        return unit.product.exists() and moved(recorded) == moved(unit.arguments)
+        return unit.product.exists() and _moved(recorded) == _moved(unit.arguments)
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
 
-def recorded_run(unit: Unit) -> RunDirectory:
+def _started(unit: Unit) -> bool:
+    return unit.trains and (unit.product / CONFIG).exists()
+
+
+def _recorded_run(unit: Unit) -> RunDirectory:
     """The run in a unit's directory; UserError if another command has trained it."""
     run = RunDirectory.open(unit.product)
     command = run.config["provenance"].get("command")
     arguments = [str(word) for word in command[1:]] if isinstance(command, list) else []
     while arguments[:1] == ["--import"]:
         arguments = arguments[2:]
-    if moved(parted(arguments)[0]) != moved(unit.arguments):
+    if _moved(parted(arguments)[0]) != _moved(unit.arguments):
         theirs = shlex.join(("fastr", *arguments))
         raise UserError(
             f"{unit.product} was trained by `{theirs}`, not by `{unit.line}`; choose another --out."
@@ -71,28 +70,29 @@ def recorded_run(unit: Unit) -> RunDirectory:
     return run
 
 
-def moved(arguments: Any) -> list[str]:
-    """Arguments with absolute paths shortened to their last part: a sweep's folder may be moved."""
+def _moved(arguments: Any) -> list[str]:
+    # Absolute paths shortened to their last part: a sweep's folder may be moved.
     return [Path(word).name if os.path.isabs(word) else word for word in arguments]
 
 
 def next_arguments(unit: Unit) -> tuple[str, ...]:
     """The command that starts a unit or resumes it."""
-    if not unit.trains:
-        return (*importing(modules(unit)), *unit.arguments)
-    if not started(unit):
+    words = unit.arguments
+    if unit.trains and not _started(unit):
         return unit.command[1:]
-    return (*importing(modules(unit)), "resume", str(unit.product), *unit.watching)
+    if unit.trains:
+        words = ("resume", str(unit.product), *unit.watching)
+    return (*importing(_modules(unit)), *words)
 
 
-def modules(unit: Unit) -> dict[str, None]:
+def _modules(unit: Unit) -> dict[str, None]:
     """Modules of a unit's methods and tasks, all of which the user has named."""
     found: dict[str, None] = dict.fromkeys(unit.imports)
-    if unit.trains:
-        found |= {module_of(unit.arguments[1]): None}
+    if unit.trains and (module := module_of(unit.arguments[1])):
+        found[module] = None
     for needed in unit.needs:
-        found |= modules(needed)
-    return {module: None for module in found if module}
+        found |= _modules(needed)
+    return found
 
 
 def saved_frames(unit: Unit) -> int:
@@ -139,27 +139,26 @@ class Claim:
 
     def take(self) -> str:
         """Take over the unit; returns the last holder, or an empty string."""
-        before = self.read()
+        before = self._read()
         with write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(self.holder)
         return before
 
-    def read(self) -> str:
-        """Holder of the unit, or an empty string."""
-        try:
-            return self.path.read_text()
-        except OSError:
-            return ""
-
     def lost(self) -> bool:
         """Whether another process has taken over."""
-        return self.read() not in ("", self.holder)
+        return self._read() not in ("", self.holder)
 
     def release(self) -> None:
         """Give up the claim, unless it is lost."""
         if not self.lost():
             self.path.unlink(missing_ok=True)
+
+    def _read(self) -> str:
+        try:
+            return self.path.read_text()
+        except OSError:
+            return ""
 
 
 def note(out: Path, unit: Unit, text: str) -> None:
@@ -186,8 +185,7 @@ class Events:
         self.started = True
         with self.log.open("rb") as file:
             file.seek(self.read_bytes)
-            lines = file.read().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
+            whole = [line for line in file if line.endswith(b"\n")]
         self.read_bytes += sum(map(len, whole))
         found = (EVENT.fullmatch(line.decode(errors="replace").rstrip()) for line in whole)
         return [event[1] for event in found if event]
@@ -195,10 +193,9 @@ class Events:
 
 def tail(log: Path, lines: int = 12) -> list[str]:
     """The last lines of a log, without events."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16))
-            found = file.read().decode(errors="replace").rstrip().splitlines()
-    except OSError:
+    if not log.exists():
         return []
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16))
+        found = file.read().decode(errors="replace").rstrip().splitlines()
     return [line for line in found if not EVENT.fullmatch(line)][-lines:]

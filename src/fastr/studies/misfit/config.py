@@ -1,7 +1,7 @@
 """Options of a diagnosis and their presets (App. Empirical CP Misfit Diagnostic)."""
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -16,6 +16,8 @@ KINDS: tuple[Kind, ...] = ("cp", "joint")
 NAMES: dict[Kind, str] = {"cp": "CP", "joint": "joint"}
 SplitBy = Literal["episode", "transition"]
 MOST_RESAMPLES = 1_000_000
+QUICK = {"feature_dim": 128, "hidden_dim": 128, "blocks": 1, "noise_levels": 4}
+QUICK |= {"fourier_targets": 64, "learning_rate": 5e-4, "batch_size": 256, "epochs": 8}
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,8 @@ class PredictorConfig:
     """Arithmetic of matrix products: float32, tf32 (on a CPU the same) or bfloat16."""
 
     def __post_init__(self):
-        require(self, "feature_dim", "hidden_dim", "fourier_targets", low=1)
+        require(self, "feature_dim", "hidden_dim", "fourier_targets", "epochs", low=1)
         require(self, "noise_levels", low=1, high=MOST_LEVELS)
-        require(self, "epochs", low=1)
         require(self, "batch_size", low=2, high=LARGEST_BATCH)
         require(self, "blocks", low=0, high=DEEPEST)
         require(self, "moment_weight", "learning_rate", low=0)
@@ -100,19 +101,5 @@ class MisfitConfig:
 
 def preset(name: Preset) -> MisfitConfig:
     """The configuration of a preset."""
-    paper = MisfitConfig(preset=name, predictor=PredictorConfig())
-    if name == "paper":
-        return paper
-    return replace(
-        paper,
-        predictor=PredictorConfig(
-            feature_dim=128,
-            hidden_dim=128,
-            blocks=1,
-            noise_levels=4,
-            fourier_targets=64,
-            learning_rate=5e-4,
-            batch_size=256,
-            epochs=8,
-        ),
-    )
+    sizes: dict[str, Any] = {} if name == "paper" else QUICK
+    return MisfitConfig(preset=name, predictor=PredictorConfig(**sizes))

@@ -1,4 +1,4 @@
-"""A diagnosis from datasets to a report: read, split, train, test, judge, write.
+"""A diagnosis from datasets to a page: read, split, train, test, judge, write.
 
 All data is checked before any training.
 """
@@ -6,28 +6,38 @@ All data is checked before any training.
 import csv
 import json
 import math
+import shlex
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastr.core import UserError, write_errors
+from fastr.core import UserError, counted, write_errors
 from fastr.data import Dataset, Source, open_source, require_bounds, spool
-from fastr.report.page import write_page
+from fastr.report.page import Page, Section, write_page
+from fastr.report.plots import Axes, Bar, Curve, Figure, curves, intervals
+from fastr.report.table import Table
 from fastr.runs import json_value, made
 from fastr.runs.provenance import provenance
-from fastr.studies.misfit.config import KINDS, NAMES, Kind, MisfitConfig
+from fastr.studies.misfit.config import KINDS, NAMES, MisfitConfig
 from fastr.studies.misfit.data import Prepared, prepare
-from fastr.studies.misfit.page import page
-from fastr.studies.misfit.training import Fit, Fitted
-from fastr.studies.misfit.verdict import Estimate, Evidence, by_episode, estimate, verdict
+from fastr.studies.misfit.training import LOSSES, Fitted, fit
+from fastr.studies.misfit.verdict import Evidence, by_episode, estimate, verdict
 from fastr.training.progress import stage
 
 REPORT, CURVES, EPISODES, PAGE = "report.json", "curves.csv", "episodes.csv", "report.html"
+LEAD = (
+    "Two predictors of the next state were trained on the same transitions: one factored into "
+    "state, action and next state (CP), one with a joint encoder of state and action. The misfit "
+    "is the loss of the factored predictor less that of the joint one on held-out transitions; "
+    "below zero the factored one is better."
+)
+TITLES = {"nce": ("NCE", "ranking loss", "nats"), "moment": ("moment", "moment loss", "variance")}
+"""Name of the misfit, name of the loss, unit."""
 
 
 def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str, Any]:
@@ -38,12 +48,13 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
         for source in sources:
             require_bounds(source)
     with made(out), tempfile.TemporaryDirectory(prefix=".rows-", dir=out) as folder:
-        stores = [read(source, Path(folder) / str(i), config) for i, source in enumerate(sources)]
+        stores = [_read(source, Path(folder) / str(i), config) for i, source in enumerate(sources)]
         prepared = [prepare(store, config) for store in stores]
-        fitted = [train(one, config) for one in prepared]
+        fitted = [_train(one, config) for one in prepared]
+    done = list(zip(prepared, fitted, strict=True))
     datasets = [
-        summary(source, one, outcome, config)
-        for source, one, outcome in zip(sources, prepared, fitted, strict=True)
+        _summary(source, one, outcome, config)
+        for source, (one, outcome) in zip(sources, done, strict=True)
     ]
     report = json_value(
         {
@@ -53,10 +64,12 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
             "seconds": round(time.monotonic() - start, 3),
         }
     )
+    rows = ({"dataset": p.store.about.name} | row for p, f in done for row in f.curves)
+    episodes = (row for p, f in done for row in _episodes(p, f, config.seeds))
     with write_errors(out):
         (out / REPORT).write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-        write_curves(out / CURVES, prepared, fitted)
-        write_episodes(out / EPISODES, prepared, fitted, config.seeds)
+        _write_csv(out / CURVES, rows)
+        _write_csv(out / EPISODES, episodes)
         write_page(page(report, [one.curves for one in fitted]), out / PAGE)
     return report
 
@@ -74,34 +87,30 @@ def open_all(names: Sequence[str]) -> list[Source]:
     return sources
 
 
-def read(source: Source, path: Path, config: MisfitConfig) -> Dataset:
-    """Check a dataset and copy it into the form for training."""
+def _read(source: Source, path: Path, config: MisfitConfig) -> Dataset:
     with stage(f"reading {source.about.name}", source.about.rows, "transitions") as advance:
         observed = config.action_scale == "observed"
         return spool(source, path, observed_bounds=observed, advance=advance)
 
 
-def train(prepared: Prepared, config: MisfitConfig) -> Fitted:
-    """Train, select and test both predictors, with a progress display."""
+def _train(prepared: Prepared, config: MisfitConfig) -> Fitted:
     batches = len(prepared.split.train) // config.predictor.batch_size
-    updates = config.predictor.epochs * batches
-    with stage(f"training on {prepared.name}", updates, "updates", "compiling") as advance:
-        return Fit(prepared, config, advance).run()
+    updates, name = config.predictor.epochs * batches, prepared.store.about.name
+    with stage(f"training on {name}", updates, "updates", "compiling") as advance:
+        return fit(prepared, config, advance)
 
 
-def summary(
+def _summary(
     source: Source, prepared: Prepared, fitted: Fitted, config: MisfitConfig
 ) -> dict[str, Any]:
     """All numbers of one dataset and the verdict on it."""
     about, store, generator = source.about, prepared.store, np.random.default_rng(config.split_seed)
-    cp, joint = fitted.losses.astype(np.float64)
+    test, (cp, joint) = store.episodes[prepared.split.test], fitted.losses.astype(np.float64)
     nce, moment = (
-        estimate(
-            cp[:, i] - joint[:, i], store.episodes[prepared.split.test], config.bootstrap, generator
-        )
-        for i in range(2)
+        estimate(cp[:, i] - joint[:, i], test, config.bootstrap, generator) for i in range(2)
     )
     means = fitted.losses.mean(axis=(1, 3), dtype=np.float64)
+    by_seed = fitted.losses.mean(axis=3, dtype=np.float64)
     chance = math.log(config.predictor.batch_size)
     parts = {
         name: {"transitions": len(rows), "episodes": len(np.unique(store.episodes[rows]))}
@@ -118,7 +127,7 @@ def summary(
         moment_known=1.0 - means[1, 1],
         seeds=len(config.seeds),
         test_episodes=parts["test"]["episodes"],
-        still_falling=still_falling(fitted, chance, config.predictor.epochs),
+        still_falling=_still_falling(fitted, chance, config.predictor.epochs),
         quick=config.preset == "quick",
     )
     return {
@@ -134,72 +143,140 @@ def summary(
         "test_losses": {
             f"{kind}_{loss}": float(means[i, j])
             for i, kind in enumerate(KINDS)
-            for j, loss in enumerate(("nce", "moment"))
+            for j, loss in enumerate(LOSSES)
         },
-        "nce_misfit": numbers(nce, evidence.nce_known),
-        "moment_misfit": numbers(moment, evidence.moment_known),
-        "seeds": per_seed(fitted, config.seeds),
-        "verdict": asdict(verdict(evidence)),
+        "nce_misfit": nce._asdict() | {"share_of_known": nce.share(evidence.nce_known)},
+        "moment_misfit": moment._asdict() | {"share_of_known": moment.share(evidence.moment_known)},
+        "seeds": [
+            {
+                "seed": seed,
+                "nce_misfit": float(by_seed[0, i, 0] - by_seed[1, i, 0]),
+                "moment_misfit": float(by_seed[0, i, 1] - by_seed[1, i, 1]),
+                "selected_epochs": {k: int(fitted.selected[j, i]) for j, k in enumerate(KINDS)},
+            }
+            for i, seed in enumerate(config.seeds)
+        ],
+        "verdict": verdict(evidence),
         "provenance": about.provenance,
     }
 
 
-def numbers(misfit: Estimate, known: float) -> dict[str, float | None]:
-    """An estimate by name, and its share of what the joint predictor knows."""
-    return misfit._asdict() | {"share_of_known": misfit.value / known if known > 0 else None}
-
-
-def per_seed(fitted: Fitted, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Both misfits and the selected epochs of each training seed."""
-    means = fitted.losses.mean(axis=3, dtype=np.float64)
-    return [
-        {
-            "seed": seed,
-            "nce_misfit": float(means[0, i, 0] - means[1, i, 0]),
-            "moment_misfit": float(means[0, i, 1] - means[1, i, 1]),
-            "selected_epochs": {kind: int(fitted.selected[k, i]) for k, kind in enumerate(KINDS)},
-        }
-        for i, seed in enumerate(seeds)
-    ]
-
-
-def still_falling(fitted: Fitted, chance: float, epochs: int) -> tuple[str, ...]:
+def _still_falling(fitted: Fitted, chance: float, epochs: int) -> tuple[str, ...]:
     """Predictors whose validation loss fell by over 2% of what they know in the last tenth."""
-    before = epochs - max(1, epochs // 10)
-
-    def loss(kind: Kind, epoch: int) -> float:
-        rows = [r for r in fitted.curves if r["predictor"] == kind and r["epoch"] == epoch]
-        return float(np.mean([row["validation_nce"] for row in rows]))
-
-    found = []
+    before, found = epochs - max(1, epochs // 10), []
     for kind in KINDS:
-        old, new = loss(kind, before), loss(kind, epochs)
+        old, new = (
+            np.mean(_history(fitted.curves, kind, "validation_nce")[epoch])
+            for epoch in (before, epochs)
+        )
         if old - new > 0.02 * max(chance - new, 1e-3):
             found.append(NAMES[kind])
     return tuple(found)
 
 
-def write_curves(path: Path, prepared: Sequence[Prepared], fitted: Sequence[Fitted]) -> None:
-    """Write a line per dataset, predictor, seed and epoch."""
+def _history(rows: Sequence[dict[str, Any]], kind: str, column: str) -> dict[int, list[float]]:
+    """A column of the learning curves of one predictor: the values of all seeds at each epoch."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        if row["predictor"] == kind:
+            found.setdefault(row["epoch"], []).append(row[column])
+    return found
+
+
+def _episodes(prepared: Prepared, fitted: Fitted, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
+    """The mean test losses of each episode and seed, from which the intervals follow."""
+    names = [f"{kind}_{loss}" for kind in KINDS for loss in LOSSES]
+    episodes = prepared.store.episodes[prepared.split.test]
+    sums, counts = by_episode(fitted.losses, episodes)
+    for i, episode in enumerate(np.unique(episodes)):
+        for j, seed in enumerate(seeds):
+            row = {"dataset": prepared.store.about.name, "episode": episode}
+            values = (sums[:, j, :, i] / counts[i]).ravel().tolist()
+            yield (
+                row
+                | {"transitions": counts[i], "seed": seed}
+                | dict(zip(names, values, strict=True))
+            )
+
+
+def _write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    rows = list(rows)
     with path.open("w", newline="", encoding="utf-8") as file:
-        lines = csv.DictWriter(file, ("dataset", *fitted[0].curves[0]))
+        lines = csv.DictWriter(file, rows[0])
         lines.writeheader()
-        for one, outcome in zip(prepared, fitted, strict=True):
-            lines.writerows({"dataset": one.name} | row for row in outcome.curves)
+        lines.writerows(rows)
 
 
-def write_episodes(
-    path: Path, prepared: Sequence[Prepared], fitted: Sequence[Fitted], seeds: Sequence[int]
-) -> None:
-    """Write the mean test losses of each episode and seed, from which the intervals follow."""
-    losses = [f"{kind}_{loss}" for kind in KINDS for loss in ("nce", "moment")]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        lines = csv.writer(file)
-        lines.writerow(("dataset", "episode", "transitions", "seed", *losses))
-        for one, outcome in zip(prepared, fitted, strict=True):
-            episodes = one.store.episodes[one.split.test]
-            sums, counts = by_episode(outcome.losses, episodes)
-            for i, episode in enumerate(np.unique(episodes)):
-                for j, seed in enumerate(seeds):
-                    values = (sums[:, j, :, i] / counts[i]).ravel().tolist()
-                    lines.writerow((one.name, episode, counts[i], seed, *values))
+def page(report: dict[str, Any], histories: Sequence[Sequence[dict[str, Any]]]) -> Page:
+    """Both misfits of all datasets, then each dataset with its learning curves."""
+    origin, datasets = report["provenance"], report["datasets"]
+    return Page(
+        "Does the CP factorization fit?",
+        LEAD,
+        [
+            Section("misfits", "Misfits", (), [_misfits(loss, datasets) for loss in LOSSES]),
+            *(
+                _section(f"dataset-{place}", entry, history)
+                for place, (entry, history) in enumerate(zip(datasets, histories, strict=True))
+            ),
+            Section("settings", "Settings", code=json.dumps(report["config"], indent=1)),
+        ],
+        shlex.join(["fastr", *origin["command"][1:]]),
+        f"fastr {origin['fastr']}, {origin['started']}, {report['seconds']:,.0f} s",
+    )
+
+
+def _misfits(loss: str, datasets: Sequence[dict[str, Any]]) -> Figure:
+    """One kind of misfit of every dataset with its interval."""
+    (name, _, unit), bars = TITLES[loss], []
+    for place, entry in enumerate(datasets):
+        misfit = entry[f"{loss}_misfit"]
+        seeds = ", ".join(f"{seed[f'{loss}_misfit']:+.4f}" for seed in entry["seeds"])
+        interval = misfit["value"], misfit["low"], misfit["high"]
+        bars.append(Bar(entry["name"], *interval, color=place, detail=f"seeds: {seeds}"))
+    title = f"{name} misfit with 95% interval: CP less joint, test part"
+    return intervals(f"misfit-{loss}", title, bars, f"{name} misfit ({unit})", reference=0.0)
+
+
+def _section(name: str, entry: dict[str, Any], history: Sequence[dict[str, Any]]) -> Section:
+    verdict, losses = entry["verdict"], entry["test_losses"]
+    *reasons, conclusion = verdict["sentences"]
+    parts = ", ".join(
+        f"{part} {size['transitions']:,} in {counted(size['episodes'], 'episode')}"
+        for part, size in entry["split"].items()
+    )
+    sizes = (
+        f"{counted(entry['state_dim'], 'state coordinate')}, "
+        f"{counted(entry['action_dim'], 'action coordinate')}. Transitions: {parts}."
+    )
+    doubts = [f"Doubt: {doubt}" for doubt in verdict["doubts"]]
+    columns = ("predictor", "ranking loss (nats)", "moment loss", "parameters")
+    rows = [
+        (NAMES[k], losses[f"{k}_nce"], losses[f"{k}_moment"], entry["parameters"][k]) for k in KINDS
+    ]
+    return Section(
+        name,
+        entry["name"],
+        [conclusion, f"Next: {verdict['next_step']}", *reasons, *doubts, sizes],
+        [_learning(f"{name}-{loss}", loss, entry, history) for loss in LOSSES],
+        [Table(f"{name}-losses", "Losses on the test part", columns, rows)],
+    )
+
+
+def _learning(
+    name: str, loss: str, entry: dict[str, Any], history: Sequence[dict[str, Any]]
+) -> Figure:
+    """Validation losses of both predictors against epochs."""
+    (_, title, unit), lines = TITLES[loss], []
+    for color, kind in enumerate(KINDS):
+        by_epoch = _history(history, kind, f"validation_{loss}")
+        values = np.array(list(by_epoch.values()))
+        mean, low, high = (f(values, axis=1).tolist() for f in (np.mean, np.min, np.max))
+        lines.append(Curve(NAMES[kind], list(by_epoch), mean, low, high, color=color))
+    return curves(
+        name,
+        f"Validation {title}: mean, lowest and highest seed",
+        lines,
+        Axes("epoch", f"{title} ({unit})"),
+        levels=[("no knowledge", entry["chance_nce"] if loss == "nce" else 1.0)],
+    )

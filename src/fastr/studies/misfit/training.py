@@ -1,27 +1,100 @@
-"""Train both predictors on the same batches, select by the validation part, test."""
+"""The two predictors, their losses, and their fit: train, select by the validation part, test.
 
+App. Empirical CP Misfit Diagnostic: the ranking loss of Eq. (nce), plus 0.1 times the squared error
+of a linear head on the feature that predicts standardised next-state features.
+"""
+
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Float32, Int
+from jaxtyping import Array, Bool, Float, Float32, Int, PRNGKeyArray
 
 from fastr.core import EnvSpec, RunError
 from fastr.nn import stream
-from fastr.nn.optim import Adam, Parameters, Trainable
+from fastr.nn.networks import Linear
+from fastr.nn.optim import Adam, Metrics, Parameters, Trainable
 from fastr.nn.precision import matmul_precision
+from fastr.representations.interactions import CP
+from fastr.representations.joint import Joint
+from fastr.representations.scores import InnerProduct, perturb, ranking_loss, ranking_losses
 from fastr.studies.misfit.config import KINDS, Kind, MisfitConfig, PredictorConfig
-from fastr.studies.misfit.data import Prepared, held_out_order, in_order, pieces, training_order
-from fastr.studies.misfit.predictors import Predictor, Scales
+from fastr.studies.misfit.data import (
+    Batch,
+    Prepared,
+    Scales,
+    held_out_order,
+    in_order,
+    pieces,
+    training_order,
+)
 from fastr.training.cost import parameters
 
 # Each purpose has a random stream of its own.
 INITIALISATION, NOISE, VALIDATION, TEST = range(4)
+LOSSES = ("nce", "moment")
+
+
+class Predictor(eqx.Module):
+    """A representation and a linear head that predicts moments of the next state."""
+
+    representation: CP | Joint
+    moment_head: Linear
+
+    @classmethod
+    def init(
+        cls, config: PredictorConfig, kind: Kind, spec: EnvSpec, key: PRNGKeyArray
+    ) -> "Predictor":
+        """Fresh networks without the reward head, which is not trained here."""
+        representation_key, head_key = jax.random.split(key)
+        representation = config.representation(kind).init(spec, representation_key)
+        representation = eqx.tree_at(lambda net: net.contrast.reward_head, representation, None)
+        targets = spec.state_dim + config.fourier_targets
+        return cls(representation, Linear(config.feature_dim, targets, key=head_key))
+
+    def features(self, batch: Batch) -> Float[Array, "batch feature"]:
+        """The spectral feature of each transition."""
+        return jax.vmap(self.representation.feature)(batch.state, batch.action)
+
+    def logits(
+        self, features: Float[Array, "batch feature"], batch: Batch, key: PRNGKeyArray
+    ) -> Float[Array, "batch level batch"]:
+        """Each transition's score with every perturbed next state of the batch, Eq. (nce)."""
+        contrast = self.representation.contrast
+        noise = jax.random.normal(key, (contrast.config.noise_levels, *batch.next_state.shape))
+        return contrast.logits(InnerProduct(features), perturb(batch.next_state, noise))
+
+    def moment_losses(
+        self, features: Float[Array, "batch feature"], batch: Batch
+    ) -> Float[Array, " batch"]:
+        """Weighted squared errors of the predicted moments."""
+        # The head reads features of unit mean square, as "layernorm" gives them, not unit length.
+        if self.representation.contrast.config.score == "l2":
+            features = features * math.sqrt(features.shape[1])
+        errors = jnp.square(jax.vmap(self.moment_head)(features) - batch.targets)
+        return jnp.sum(errors * batch.weights[None], axis=1)
+
+    def loss(
+        self, batch: Batch, moment_weight: float, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """The training objective (App. Empirical CP Misfit Diagnostic)."""
+        features = self.features(batch)
+        nce = ranking_loss(self.logits(features, batch, key))
+        moment = jnp.mean(self.moment_losses(features, batch))
+        return nce + moment_weight * moment, {"nce": nce, "moment": moment}
+
+    def held_out(self, batch: Batch, key: PRNGKeyArray) -> Float[Array, "2 batch"]:
+        """Each transition's ranking loss, averaged over levels, and its moment loss."""
+        features = self.features(batch)
+        nce = jnp.mean(ranking_losses(self.logits(features, batch, key)), axis=1)
+        return jnp.stack([nce, self.moment_losses(features, batch)])
 
 
 @dataclass(frozen=True)
@@ -35,14 +108,15 @@ class Program:
 
     def start(self) -> Trainable[Predictor]:
         """Fresh predictors, one per seed."""
-        # Compiling this as one program would take longer than running it.
-        fresh = [self._fresh(seed) for seed in jnp.asarray(self.seeds, jnp.int32)]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *fresh)
 
-    def _fresh(self, seed: Int[Array, ""]) -> Trainable[Predictor]:
-        key = stream(seed, INITIALISATION, 0)
-        predictor = Predictor.init(self.config, self.kind, self.spec, key)
-        return Trainable.of(predictor, Adam(self.config.learning_rate))
+        def fresh(seed: Int[Array, ""]) -> Trainable[Predictor]:
+            key = stream(seed, INITIALISATION, 0)
+            predictor = Predictor.init(self.config, self.kind, self.spec, key)
+            return Trainable.of(predictor, Adam(self.config.learning_rate))
+
+        # Compiling this as one program would take longer than running it.
+        each = [fresh(seed) for seed in jnp.asarray(self.seeds, jnp.int32)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
     @partial(jax.jit, static_argnums=0, donate_argnums=1)
     def train(
@@ -69,7 +143,7 @@ class Program:
 
         with matmul_precision(self.config.precision):
             seeds = jnp.asarray(self.seeds, jnp.int32)
-            return over_seeds(one, (0, 0, 0), trainables, rows, seeds)
+            return _over_seeds(one, (0, 0, 0), trainables, rows, seeds)
 
     @partial(jax.jit, static_argnums=0)
     def held_out(
@@ -92,23 +166,19 @@ class Program:
             )
 
         with matmul_precision(self.config.precision):
-            return over_seeds(one, (0, None, None), trainables, rows, keys)
+            return _over_seeds(one, (0, None, None), trainables, rows, keys)
 
 
-def over_seeds(one: Callable[..., Any], in_axes: tuple[int | None, ...], *arguments: Any) -> Any:
-    """vmap over the seeds, under an outer axis of length one.
-
-    Without that axis XLA rounds some products differently, in the last digit.
-    """
+def _over_seeds(one: Callable[..., Any], in_axes: tuple[int | None, ...], *arguments: Any) -> Any:
+    # The outer axis has length one: without it XLA rounds some products differently, in the last
+    # digit.
     outer = jax.vmap(jax.vmap(one, in_axes))
     found = outer(*jax.tree.map(lambda leaf: leaf[None], arguments))
     return jax.tree.map(lambda leaf: leaf[0], found)
 
 
 @partial(jax.jit, donate_argnums=0)
-def keep_better(best: Parameters, new: Parameters, better: Bool[Array, " seed"]) -> Parameters:
-    """The new parameters of each seed that improved."""
-
+def _keep_better(best: Parameters, new: Parameters, better: Bool[Array, " seed"]) -> Parameters:
     def choose(new: Array, old: Array) -> Array:
         return jnp.where(better.reshape(better.shape + (1,) * (new.ndim - 1)), new, old)
 
@@ -127,131 +197,108 @@ class Fitted(NamedTuple):
     parameters: dict[Kind, int]
 
 
-class Candidate:
+class _Candidate:
     """One kind of predictor in training, and its best parameters so far."""
 
-    def __init__(self, program: Program):
-        self.program = program
-        self.trainables = program.start()
+    def __init__(self, prepared: Prepared, config: MisfitConfig, kind: Kind):
+        self.prepared, self.config = prepared, config
+        self.program = Program(config.predictor, kind, prepared.store.about.spec, config.seeds)
+        self.trainables = self.program.start()
         # A copy: training reuses the memory of its parameters.
         self.best = jax.tree.map(jnp.copy, self.trainables.parameters)
-        self.lowest = np.full(len(program.seeds), np.inf, np.float32)
-        self.selected = np.zeros(len(program.seeds), int)
+        self.lowest = np.full(len(config.seeds), np.inf, np.float32)
+        self.selected = np.zeros(len(config.seeds), int)
 
     def select(self, epoch: int, losses: Float[np.ndarray, " seed"]) -> None:
         """Keep the parameters of each seed that rank the validation part better than before."""
         better = losses < self.lowest
         self.selected[better] = epoch
         self.lowest = np.where(better, losses, self.lowest)
-        self.best = keep_better(self.best, self.trainables.parameters, jnp.asarray(better))
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of one predictor."""
-        return parameters(self.best) // len(self.program.seeds)
-
-
-class Fit:
-    """Both predictors in training on one dataset.
-
-    `advance` is called with the number of updates done and the current losses in words.
-    """
-
-    def __init__(
-        self, prepared: Prepared, config: MisfitConfig, advance: Callable[[int, str], None]
-    ):
-        self.prepared, self.config, self.advance = prepared, config, advance
-        self.candidates: dict[Kind, Candidate] = {
-            kind: Candidate(Program(config.predictor, kind, prepared.spec, config.seeds))
-            for kind in KINDS
-        }
-        self.curves: list[dict[str, Any]] = []
-        self.start = time.monotonic()
-
-    def run(self) -> Fitted:
-        """All epochs, then the test."""
-        self.validate(0, dict.fromkeys(KINDS, np.full((len(self.config.seeds), 2), np.nan)))
-        for epoch in range(1, self.config.predictor.epochs + 1):
-            self.validate(epoch, self.train(epoch))
-        losses = []
-        for one in self.candidates.values():
-            chosen = replace(one.trainables, parameters=one.best)
-            losses.append(self.held_out(one.program, chosen, self.prepared.split.test, TEST))
-        return Fitted(
-            self.curves,
-            np.stack(losses),
-            np.stack([one.selected for one in self.candidates.values()]),
-            {kind: one.parameters for kind, one in self.candidates.items()},
-        )
-
-    def train(self, epoch: int) -> dict[Kind, Float[np.ndarray, "seed 2"]]:
-        """One pass over the training part; the mean losses."""
-        batch_size, packed = self.config.predictor.batch_size, self.prepared.store.rows
-        order = training_order(self.prepared.split.train, self.config.seeds, epoch)
-        before = (epoch - 1) * (order.shape[-1] // batch_size)
-        sums: dict[Kind, Any] = dict.fromkeys(KINDS, 0.0)
-        done = 0
-        for piece in pieces(packed, order, batch_size):
-            rows = jax.device_put(piece.content)
-            for kind, one in self.candidates.items():
-                one.trainables, losses = one.program.train(
-                    one.trainables, self.prepared.scales, rows, before + piece.first, piece.batches
-                )
-                sums[kind] += losses
-            done += piece.batches
-            # Waits for the device, so that the display is right and no queue builds up.
-            cp, joint = (float(jnp.mean(sums[kind][..., 0])) / done for kind in KINDS)
-            self.advance(piece.batches, f"epoch {epoch}: CP {cp:.3f}, joint {joint:.3f}")
-        return {kind: np.asarray(sums[kind]) / done for kind in KINDS}
-
-    def validate(self, epoch: int, training: dict[Kind, np.ndarray]) -> None:
-        """Record an epoch, and select unless the predictors are untrained."""
-        for kind, one in self.candidates.items():
-            rows = self.prepared.split.validation
-            losses = self.held_out(one.program, one.trainables, rows, VALIDATION)
-            means = losses.mean(axis=-1)
-            self.record(kind, epoch, training[kind], means)
-            if epoch:
-                one.select(epoch, means[:, 0])
-
-    def record(self, kind: Kind, epoch: int, training: np.ndarray, validation: np.ndarray) -> None:
-        """Add a row per seed to the curves; RunError if a loss is not finite."""
-        seconds = round(time.monotonic() - self.start, 3)
-        for i, seed in enumerate(self.config.seeds):
-            if not np.isfinite(validation[i]).all():
-                raise RunError(
-                    f"{self.prepared.name}: the {kind} predictor's loss is not finite after epoch "
-                    f"{epoch} with seed {seed}; a smaller --learning-rate may help."
-                )
-            self.curves.append(
-                {
-                    "predictor": kind,
-                    "seed": seed,
-                    "epoch": epoch,
-                    "train_nce": float(training[i, 0]),
-                    "train_moment": float(training[i, 1]),
-                    "validation_nce": float(validation[i, 0]),
-                    "validation_moment": float(validation[i, 1]),
-                    "seconds": seconds,
-                }
-            )
+        self.best = _keep_better(self.best, self.trainables.parameters, jnp.asarray(better))
 
     def held_out(
-        self,
-        program: Program,
-        trainables: Trainable[Predictor],
-        rows: Int[np.ndarray, " rows"],
-        purpose: int,
+        self, trainables: Trainable[Predictor], rows: Int[np.ndarray, " rows"], purpose: int
     ) -> Float32[np.ndarray, "seed 2 rows"]:
         """Both losses of these rows, in the order given."""
-        order = held_out_order(rows, program.config.batch_size, self.config.split_seed)
+        batch_size, scales = self.config.predictor.batch_size, self.prepared.scales
+        order = held_out_order(rows, batch_size, self.config.split_seed)
         found = []
-        for piece in pieces(self.prepared.store.rows, order, program.config.batch_size):
+        for piece in pieces(self.prepared.store.rows, order, batch_size):
             content = jax.device_put(piece.content)
-            losses = program.held_out(
-                trainables, self.prepared.scales, content, piece.first, purpose
-            )
+            losses = self.program.held_out(trainables, scales, content, piece.first, purpose)
             found.append(np.asarray(losses)[:, : piece.batches])
         # seed step 2 batch -> seed 2 rows
         every = np.moveaxis(np.concatenate(found, axis=1), 2, 1)
         return in_order(every.reshape(*every.shape[:2], -1), order, rows)
+
+    def test(self) -> Float32[np.ndarray, "seed 2 rows"]:
+        """Both losses of the test part under the best parameters."""
+        chosen = replace(self.trainables, parameters=self.best)
+        return self.held_out(chosen, self.prepared.split.test, TEST)
+
+
+def fit(prepared: Prepared, config: MisfitConfig, advance: Callable[[int, str], None]) -> Fitted:
+    """Train both predictors on one dataset, select and test.
+
+    `advance` is called with the number of updates done and the current losses in words.
+    """
+    start, curves = time.monotonic(), []
+    candidates: dict[Kind, _Candidate]
+    candidates = {kind: _Candidate(prepared, config, kind) for kind in KINDS}
+    training: dict[Kind, np.ndarray]
+    training = dict.fromkeys(KINDS, np.full((len(config.seeds), 2), np.nan))
+    for epoch in range(config.predictor.epochs + 1):
+        if epoch:
+            training = _train(candidates, epoch, advance)
+        for kind, one in candidates.items():
+            rows = prepared.split.validation
+            validation = one.held_out(one.trainables, rows, VALIDATION).mean(axis=-1)
+            for i, seed in enumerate(config.seeds):
+                if not np.isfinite(validation[i]).all():
+                    raise RunError(
+                        f"{prepared.store.about.name}: the {kind} predictor's loss is not finite "
+                        f"after epoch {epoch} with seed {seed}; a smaller --learning-rate may help."
+                    )
+                losses = {"train": training[kind][i], "validation": validation[i]}
+                curves.append(
+                    {"predictor": kind, "seed": seed, "epoch": epoch}
+                    | {
+                        f"{p}_{n}": float(v[j])
+                        for p, v in losses.items()
+                        for j, n in enumerate(LOSSES)
+                    }
+                    | {"seconds": round(time.monotonic() - start, 3)}
+                )
+            # The untrained predictor is never selected.
+            if epoch:
+                one.select(epoch, validation[:, 0])
+    return Fitted(
+        curves,
+        np.stack([one.test() for one in candidates.values()]),
+        np.stack([one.selected for one in candidates.values()]),
+        {kind: parameters(one.best) // len(config.seeds) for kind, one in candidates.items()},
+    )
+
+
+def _train(
+    candidates: dict[Kind, _Candidate], epoch: int, advance: Callable[[int, str], None]
+) -> dict[Kind, Float[np.ndarray, "seed 2"]]:
+    """One pass over the training part; the mean losses."""
+    prepared, config = candidates["cp"].prepared, candidates["cp"].config
+    batch_size = config.predictor.batch_size
+    order = training_order(prepared.split.train, config.seeds, epoch)
+    before = (epoch - 1) * (order.shape[-1] // batch_size)
+    sums: dict[Kind, Any] = dict.fromkeys(KINDS, 0.0)
+    done = 0
+    for piece in pieces(prepared.store.rows, order, batch_size):
+        rows = jax.device_put(piece.content)
+        for kind, one in candidates.items():
+            one.trainables, losses = one.program.train(
+                one.trainables, prepared.scales, rows, before + piece.first, piece.batches
+            )
+            sums[kind] += losses
+        done += piece.batches
+        # Waits for the device, so that the display is right and no queue builds up.
+        cp, joint = (float(jnp.mean(sums[kind][..., 0])) / done for kind in KINDS)
+        advance(piece.batches, f"epoch {epoch}: CP {cp:.3f}, joint {joint:.3f}")
+    return {kind: np.asarray(sums[kind]) / done for kind in KINDS}

@@ -8,7 +8,7 @@ gains with 12 or more where the misfit was low, and has no task in between. It g
 
 import shlex
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -42,6 +42,10 @@ class Estimate(NamedTuple):
     """Ends of the interval over test episodes alone."""
     seeds_std: float | None
     """Standard deviation (ddof 1) over training seeds; None for a single seed."""
+
+    def share(self, known: float) -> float | None:
+        """The value as a share of what the joint predictor knows."""
+        return self.value / known if known > 0 else None
 
 
 def estimate(
@@ -117,104 +121,43 @@ class Evidence:
     quick: bool
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A judgement, its reasons in sentences, reasons for doubt, and what to do next."""
-
-    nce_size: Size
-    moment_size: Size
-    gain: Gain
-    sentences: tuple[str, ...]
-    """Both misfits, the action dimension, and last the conclusion."""
-    doubts: tuple[str, ...]
-    next_step: str
-
-
-class Rule(NamedTuple):
-    """A conclusion for some sizes of both misfits and some action dimensions."""
-
-    nce: tuple[Size, ...]
-    moment: tuple[Size, ...]
-    actions: tuple[Actions, ...]
-    gain: Gain
-    sentence: str
-    next_step: str
-    """TASK stands for the dataset's task."""
-
-
-FITS: tuple[Size, ...] = ("none", "small")
-ANY: tuple[Size, ...] = (*FITS, "moderate", "large", "undecided", "unknown")
-EVERY: tuple[Actions, ...] = ("few", "between", "many")
+Conclusion = tuple[Gain, str, str]
+"""Gain, sentence, and next step, where TASK stands for the dataset's task."""
 FASTR = "train with the factorization: `fastr train TASK --method fastr`."
 JOINT = "train with the joint representation: `fastr train TASK --method ctrl-sr`."
 BOTH = (
     "train with both `fastr train TASK --method fastr` and `--method ctrl-sr`, then compare the "
     "runs with `fastr report`."
 )
-EITHER = (
-    "train with either method, `fastr train TASK --method fastr` or `--method ctrl-sr`; the choice "
-    "should not matter."
-)
-RULES = (
-    Rule(
-        ("unknown",), ANY, EVERY, "open",
+BY_SIZE: dict[Size, Conclusion] = {
+    "unknown": (
+        "open",
         "The joint predictor learned too little to compare with: either the data does not show "
         "the effect of the actions, or the training was too short.",
         "run `fastr misfit` with more --epochs, or collect data with more varied actions.",
     ),
-    Rule(
-        ("undecided",), ANY, EVERY, "open",
+    "undecided": (
+        "open",
         "The interval is too wide to tell a small misfit from a large one.",
         "run `fastr misfit` with more episodes and more --seeds.",
     ),
-    Rule(
-        ("large",), ANY, EVERY, "unlikely",
-        "The misfit is large: expect no gain over the joint representation.",
-        JOINT,
+    "large": ("unlikely", "The misfit is large: expect no gain over the joint one.", JOINT),
+}
+"""By the ranking loss's misfit alone, because training minimises it."""
+FITS: dict[Actions, Conclusion] = {
+    "few": (
+        "no difference expected",
+        "The factorization fits, but with few action dimensions it saves little.",
+        "train with either `fastr train TASK --method fastr` or `--method ctrl-sr`.",
     ),
-    Rule(
-        FITS, FITS, ("few",), "no difference expected",
-        "The factorization fits, but with few action dimensions it saves little: expect returns "
-        "like those of the joint representation.",
-        EITHER,
-    ),
-    Rule(
-        FITS, FITS, ("between",), "open",
-        "The factorization fits; the paper has no task with this many action dimensions.",
-        BOTH,
-    ),
-    Rule(
-        FITS, FITS, ("many",), "likely",
-        "The factorization fits and there are many action dimensions: a gain is likely.",
-        FASTR,
-    ),
-    Rule(
-        ANY, ANY, ("few",), "open",
-        "The misfit may matter, and with few action dimensions there is little to gain.",
-        JOINT,
-    ),
-    Rule(
-        ANY, ANY, ("between",), "open",
-        "The misfit may matter, and the paper has no task with this many action dimensions.",
-        BOTH,
-    ),
-    Rule(
-        ANY, ANY, ("many",), "open",
-        "The misfit may matter, but many action dimensions speak for a gain.",
-        BOTH,
-    ),
-)  # fmt: skip
-"""The first rule that applies gives the conclusion.
-
-The ranking loss decides before the moment loss, because training minimises it.
-"""
-SIZES: dict[Size, str] = {
-    "none": "no misfit found",
-    "small": "small",
-    "moderate": "moderate",
-    "large": "large",
-    "undecided": "too uncertain to call small or large",
-    "unknown": "too little is known to compare with",
+    "between": ("open", "The factorization fits; the paper has no task of this size.", BOTH),
+    "many": ("likely", "The factorization fits and there are many action dimensions.", FASTR),
+}
+"""Where both misfits are none or small."""
+MAY_NOT_FIT: dict[Actions, Conclusion] = {
+    "few": ("open", "The misfit may matter, and few action dimensions gain little.", JOINT),
+    "between": ("open", "The misfit may matter; the paper has no task of this size.", BOTH),
+    "many": ("open", "The misfit may matter, but many action dimensions can gain much.", BOTH),
 }
 ACTIONS: dict[Actions, str] = {
     "few": f"the paper saw no measurable gain on tasks with {FEW_ACTIONS} or fewer",
@@ -223,32 +166,34 @@ ACTIONS: dict[Actions, str] = {
 }
 
 
-def verdict(evidence: Evidence) -> Verdict:
-    """Apply the first rule that matches the evidence."""
+def verdict(evidence: Evidence) -> dict[str, Any]:
+    """What the evidence says about the gain of the factorization, and reasons for doubt.
+
+    The sentences are on both misfits, the action dimension, and last the conclusion.
+    """
     nce = size_of(evidence.nce, evidence.nce_known, LEARNED * evidence.chance)
     moment = size_of(evidence.moment, evidence.moment_known, LEARNED)
     few, many = evidence.action_dim <= FEW_ACTIONS, evidence.action_dim >= MANY_ACTIONS
     actions: Actions = "few" if few else "many" if many else "between"
-    rule = next(
-        rule
-        for rule in RULES
-        if nce in rule.nce and moment in rule.moment and actions in rule.actions
-    )
+    by_actions = FITS if {nce, moment} <= {"none", "small"} else MAY_NOT_FIT
+    gain, conclusion, next_step = BY_SIZE.get(nce, by_actions[actions])
     known = f"the joint predictor knows {evidence.nce_known:.2f} of {evidence.chance:.2f} nats"
     explained = f"the joint predictor explains {evidence.moment_known:.1%}"
-    return Verdict(
-        nce,
-        moment,
-        rule.gain,
-        (
-            f"NCE misfit {_in_words(evidence.nce, nce, 'nats')}; {known}.",
-            f"Moment misfit {_in_words(evidence.moment, moment, 'of the variance')}; {explained}.",
-            f"{counted(evidence.action_dim, 'action dimension')}: {ACTIONS[actions]}.",
-            rule.sentence,
-        ),
-        _doubts(evidence, {nce, moment}),
-        rule.next_step.replace("TASK", shlex.quote(evidence.task) if evidence.task else "TASK"),
-    )
+    sentences = [
+        f"NCE misfit {_in_words(evidence.nce, nce, 'nats')}; {known}.",
+        f"Moment misfit {_in_words(evidence.moment, moment, 'of the variance')}; {explained}.",
+        f"{counted(evidence.action_dim, 'action dimension')}: {ACTIONS[actions]}.",
+        conclusion,
+    ]
+    task = shlex.quote(evidence.task) if evidence.task else "TASK"
+    return {
+        "nce_size": nce,
+        "moment_size": moment,
+        "gain": gain,
+        "sentences": sentences,
+        "doubts": _doubts(evidence, {nce, moment}),
+        "next_step": next_step.replace("TASK", task),
+    }
 
 
 def size_of(estimate: Estimate, known: float, least: float) -> Size:
@@ -268,42 +213,30 @@ def size_of(estimate: Estimate, known: float, least: float) -> Size:
 
 def _in_words(misfit: Estimate, size: Size, unit: str) -> str:
     better = misfit.high < 0 and size != "unknown"
-    words = "the factorization predicts better" if better else SIZES[size]
+    words = "the factorization predicts better" if better else f"size {size}"
     interval = f"95% interval {misfit.low:+.4f} to {misfit.high:+.4f}"
     return f"{misfit.value:+.4f} {unit} ({interval}): {words}"
 
 
-def _doubts(evidence: Evidence, sizes: set[Size]) -> tuple[str, ...]:
-    """Reasons to trust the verdict less."""
-    constant = ", ".join(map(str, evidence.constant_actions))
+def _doubts(evidence: Evidence, sizes: set[Size]) -> list[str]:
+    found = []
+    if constant := evidence.constant_actions:
+        found.append(
+            f"{counted(len(constant), 'action coordinate')} of {evidence.action_dim} never vary "
+            f"(counted from 0: {', '.join(map(str, constant))}): the data does not show their "
+            "effect."
+        )
+    if evidence.seeds < 3:
+        seeds = counted(evidence.seeds, "training seed")
+        found.append(f"Only {seeds}: the variation of training is hardly known; use five.")
+    if evidence.test_episodes < 10:
+        episodes = counted(evidence.test_episodes, "test episode")
+        found.append(f"Only {episodes}: the interval is rough.")
+    for name in evidence.still_falling:
+        found.append(f"The {name} predictor was still improving: train with more --epochs.")
+    if evidence.quick:
+        found.append("Preset quick: the numbers are not comparable with those of preset paper.")
     settled = sizes - {"undecided", "unknown"}
-    table = [
-        (
-            evidence.constant_actions,
-            f"{counted(len(evidence.constant_actions), 'action coordinate')} of "
-            f"{evidence.action_dim} never vary (counted from 0: {constant}): the data does not "
-            "show their effect.",
-        ),
-        (
-            evidence.seeds < 3,
-            f"Only {counted(evidence.seeds, 'training seed')}: the variation of training is hardly "
-            "known; use five.",
-        ),
-        (
-            evidence.test_episodes < 10,
-            f"Only {counted(evidence.test_episodes, 'test episode')}: the interval is rough.",
-        ),
-        *(
-            (True, f"The {name} predictor was still improving: train with more --epochs.")
-            for name in evidence.still_falling
-        ),
-        (
-            evidence.quick,
-            "Preset quick: the numbers are not comparable with those of preset paper.",
-        ),
-        (
-            len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"}),
-            "The two misfits disagree in size.",
-        ),
-    ]
-    return tuple(sentence for holds, sentence in table if holds)
+    if len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"}):
+        found.append("The two misfits disagree in size.")
+    return found

@@ -1,10 +1,9 @@
 """fastr misfit: test whether the factorization fits a dataset."""
 
-import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -39,26 +38,25 @@ class Misfit:
         report = diagnose(self.datasets, self.config, out)
         if self.json:
             return print_json(report)
-        print_misfits(report)
-        print(f"report          {out / 'report.html'}")
-        print(f"numbers         {out / 'report.json'}")
+        rows = [
+            (
+                *(entry["name"], entry["action_dim"]),
+                *(interval(entry["nce_misfit"]), interval(entry["moment_misfit"])),
+                entry["verdict"]["gain"],
+            )
+            for entry in report["datasets"]
+        ]
+        columns = ("dataset", "actions", "NCE misfit (nats)", "moment misfit", "gain")
+        print_table("CP misfit: CP less joint, test part, 95% intervals", columns, rows)
+        for entry in report["datasets"]:
+            verdict = entry["verdict"]
+            doubts = [f"Doubt: {doubt}" for doubt in verdict["doubts"]]
+            lines = [*verdict["sentences"], *doubts, f"Next: {verdict['next_step']}"]
+            print("\n  ".join((f"\n{entry['name']}", *lines)))
+        print(f"report          {out / 'report.html'}\nnumbers         {out / 'report.json'}")
         return 0
 
 
-def print_misfits(report: dict[str, Any]) -> None:
-    """Print a table and the verdicts."""
-    rows = []
-    for entry in report["datasets"]:
-        intervals = [
-            f"{m['value']:+.4f} [{m['low']:+.4f}, {m['high']:+.4f}]"
-            for m in (entry["nce_misfit"], entry["moment_misfit"])
-        ]
-        rows.append((entry["name"], entry["action_dim"], *intervals, entry["verdict"]["gain"]))
-    columns = ("dataset", "actions", "NCE misfit (nats)", "moment misfit", "gain")
-    print_table("CP misfit: CP less joint, test part, 95% intervals", columns, rows)
-    for entry in report["datasets"]:
-        verdict = entry["verdict"]
-        doubts = [f"Doubt: {doubt}" for doubt in verdict["doubts"]]
-        lines = [*verdict["sentences"], *doubts, f"Next: {verdict['next_step']}"]
-        print("\n  ".join((f"\n{entry['name']}", *lines)))
-    print(f"\nit took {report['seconds']:,.0f} s", file=sys.stderr)
+def interval(misfit: dict[str, float]) -> str:
+    """A misfit with its interval."""
+    return f"{misfit['value']:+.4f} [{misfit['low']:+.4f}, {misfit['high']:+.4f}]"
