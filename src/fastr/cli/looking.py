@@ -8,6 +8,7 @@ from typing import Literal
 from fastr.cli.show import Flag, Json, Maybe, Run, Several, print_json, print_table
 from fastr.core import counted, require, require_seeds
 from fastr.envs import require_imported
+from fastr.envs.suite import TALLEST, WIDEST
 from fastr.runs.directory import RunDirectory
 from fastr.training.config import TrainConfig, from_json
 from fastr.training.trained import Trained
@@ -86,7 +87,6 @@ class Play:
 
     def run(self) -> int:
         """Render in this process."""
-        from fastr.envs.simulator import TALLEST, WIDEST
         from fastr.export.play import film, watch
 
         require(self, "height", low=64, high=TALLEST)

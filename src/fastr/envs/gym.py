@@ -3,6 +3,7 @@
 import math
 import os
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np

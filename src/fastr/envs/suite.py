@@ -12,7 +12,8 @@ from fastr.core import EnvSpec, UserError
 from fastr.envs.base import Affine, Part, Robot, Simulator, renderer
 from fastr.envs.names import SuiteTask
 
-_TALLEST, _WIDEST = 1_080, 1_920
+TALLEST, WIDEST = 1_080, 1_920
+"""Largest picture, in pixels."""
 _RENDERING_OFF = ("disable", "disabled", "off", "false", "0")
 """Values of MUJOCO_GL that switch rendering off."""
 _FRAMES_WITHOUT_LIMIT = 1_000
@@ -107,7 +108,7 @@ def _suite_env(name: SuiteTask, render_mode: str | None) -> Any:
         logging.set_verbosity(verbosity)
     if render_mode is not None:
         screen = env.physics.model.vis.global_
-        screen.offheight, screen.offwidth = _TALLEST, _WIDEST
+        screen.offheight, screen.offwidth = TALLEST, WIDEST
     elif _render.BACKEND in _RENDERING_OFF:
         # quadruped-escape asks for its rendering contexts at every reset, and asking creates one:
         # without a renderer, answer that there is none.
