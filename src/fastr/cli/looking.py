@@ -86,11 +86,10 @@ class Play:
 
     def run(self) -> int:
         """Render in this process."""
-        from fastr.envs.simulator import TALLEST, WIDEST
         from fastr.export.play import film, watch
 
-        require(self, "height", low=64, high=TALLEST)
-        require(self, "width", low=64, high=WIDEST)
+        require(self, "height", low=64, high=1_080)
+        require(self, "width", low=64, high=1_920)
         if self.seeds:
             require_seeds(self.seeds)
         trained = opened(self.run_directory)
