@@ -89,8 +89,8 @@ class Play:
         """Render in this process."""
         from fastr.export.play import film, watch
 
-        require(self, "height", low=64, high=TALLEST)
-        require(self, "width", low=64, high=WIDEST)
+        require(self, "height", low=64, high=1_080)
+        require(self, "width", low=64, high=1_920)
         if self.seeds:
             require_seeds(self.seeds)
         trained = opened(self.run_directory)

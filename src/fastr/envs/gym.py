@@ -89,8 +89,8 @@ class Gym(Simulator):
             return np.asarray(self._env.render())
         except (NotImplementedError, AttributeError) as error:
             # Where libEGL is missing, PyOpenGL raises an AttributeError, too.
-            place = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-            if {"OpenGL", "mujoco"} & set(place.parts):
+            place = traceback.extract_tb(error.__traceback__)[-1].filename
+            if {"OpenGL", "mujoco"} & set(place.split(os.sep)):
                 raise
             raise UserError(
                 f"{self._name} cannot be drawn: its render() is missing or fails "
