@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fastr.envs import spec
-from fastr.studies.theory.bounds import (
+from fastr.studies.theory.certificates import (
+    PROBLEMS,
     TASKS,
     Problem,
     covering_number,
@@ -21,7 +22,6 @@ from fastr.studies.theory.bounds import (
     log_ratio,
     log_scale,
     log_sufficient_n,
-    of_task,
     product_bound,
 )
 
@@ -116,15 +116,6 @@ def test_certificates_grow_with_the_problem(kind, larger):
     assert log_sufficient_n(small, kind, 0.1, 0.05) < log_sufficient_n(large, kind, 0.1, 0.05)
 
 
-def test_bias_raises_the_factored_certificate_only():
-    problem, at = Problem(4, 3), math.log(1e40)
-    plain = log_certificate(problem, "factored", at, 0.05)
-    biased = [log_certificate(problem, "factored", at, 0.05, e) for e in (1e-3, 1e-2)]
-    assert plain < biased[0] < biased[1]
-    joint = log_certificate(problem, "joint", at, 0.05)
-    assert log_certificate(problem, "joint", at, 0.05, 1e-2) == joint
-
-
 @pytest.mark.parametrize("kind", ["factored", "joint"])
 def test_sufficient_n_is_where_the_certificate_meets_the_target(kind):
     log_n = log_sufficient_n(Problem(4, 3), kind, 0.3, 0.05)
@@ -143,28 +134,14 @@ def test_the_ratio_of_sample_sizes_has_the_slope_of_proposition_2(dims):
 def test_dimensions_are_those_of_the_tasks(task):
     sizes = spec(task, 2)
     assert TASKS[task] == (sizes.state_dim, sizes.action_dim)
-    assert of_task(task).dimension("joint") == sizes.state_dim + sizes.action_dim
-
-
-def test_at_a_given_n_the_norms_decide_which_certificate_is_smaller():
-    """The order of Proposition 2 is that of epsilon going to 0, i.e. of n beyond all bounds."""
-    plain = of_task("cheetah-run")
-    longer = replace(plain, factor_norm=3.0)
-    usual, beyond = math.log(1e6), 1e6
-    for problem, log_n, ahead in (
-        (plain, usual, True),
-        (longer, usual, False),
-        (longer, beyond, True),
-    ):
-        factored, joint = (log_certificate(problem, k, log_n, 0.05) for k in ("factored", "joint"))
-        assert (factored < joint) == ahead
+    assert PROBLEMS[task].dimension("joint") == sizes.state_dim + sizes.action_dim
 
 
 def test_no_norms_make_a_certificate_say_something_at_a_usual_n():
     """docs/theory.md: at least 7 times B_g^2, which bounds L without data."""
     shares = []
     for factor, nexts in itertools.product(np.geomspace(1.0, 1e3, 10).tolist(), repeat=2):
-        problem = replace(of_task("cheetah-run"), factor_norm=factor, next_norm=nexts)
+        problem = replace(PROBLEMS["cheetah-run"], factor_norm=factor, next_norm=nexts)
         known = 2.0 * math.log(problem.score_bound)
         for kind in ("factored", "joint"):
             shares.append(log_certificate(problem, kind, math.log(1e6), 0.05) - known)

@@ -5,20 +5,15 @@ import sys
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal, get_args
 
 import tyro
-from rich.console import Console
-from rich.progress import Progress
 
 from fastr.cli.show import Flag, places, print_json, print_table
-from fastr.core import UserError, counted, nearest, require_seeds, write_errors
+from fastr.core import UserError, counted, require_seeds, write_errors
 from fastr.runs.untrusted import bounded_bytes
 
-if TYPE_CHECKING:
-    from fastr.studies.theory.page import Section
-
-NAMES = ("linearity", "ratio", "certificates", "separation", "exploration")
+Part = Literal["linearity", "ratio", "certificates", "separation", "exploration"]
 RESULTS = "theory.json"
 WORDS = {True: "holds", False: "DOES NOT HOLD", None: "no verdict"}
 
@@ -31,7 +26,7 @@ class Theory:
     (class sizes and sample sizes), separation (both classes on growing n), exploration (LSVI-UCB).
     """
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, places("PART")] = ()
+    names: Annotated[tuple[Part, ...], tyro.conf.Positional, places("PART")] = ()
     """Parts to run (default: all)."""
     out: Path = Path("theory")
     """Directory for index.html, its figures and tables, and all results as theory.json."""
@@ -42,14 +37,20 @@ class Theory:
 
     def run(self) -> int:
         """Run the parts one after the other, then write the page."""
-        self.check()
-        sections = self.measured()
+        require_seeds(self.seeds)
+        parts = [name for name in get_args(Part) if name in self.names or not self.names]
+        command = " ".join(["fastr", "theory", *parts, "--seeds", *map(str, self.seeds)])
+        prepare(self.out, command)
+        sections = []
+        for name in parts:
+            print(f"fastr theory: {name} ...", file=sys.stderr, flush=True)
+            sections.append(import_module(f"fastr.studies.theory.{name}").Study(self.seeds).run())
         from fastr.studies.theory.page import write_sections
 
         page = self.out / "index.html"
-        write_sections(sections, self.command, page)
-        parts = [asdict(section) for section in sections]
-        result = {"page": str(page), "command": self.command, "sections": parts}
+        write_sections(sections, command, page)
+        contents = [asdict(section) for section in sections]
+        result = {"page": str(page), "command": command, "sections": contents}
         with write_errors(self.out):
             (self.out / RESULTS).write_text(json.dumps(result, indent=1), encoding="utf-8")
         if self.json:
@@ -60,59 +61,21 @@ class Theory:
         print(f"{page}: {counted(len(sections), 'part')}, with plots and tables")
         return 0
 
-    @property
-    def command(self) -> str:
-        """The command that reproduces the numbers."""
-        words = ["fastr", "theory", *self.chosen, "--seeds", *map(str, self.seeds)]
-        return " ".join(words)
 
-    @property
-    def chosen(self) -> tuple[str, ...]:
-        """The parts to run, in the order of the paper."""
-        return tuple(name for name in NAMES if name in self.names or not self.names)
-
-    def check(self) -> None:
-        """Raise UserError for unknown parts, bad seeds, or an --out that cannot be used."""
-        for name in self.names:
-            if name not in NAMES:
-                raise UserError(
-                    f"{name} is not a part of the theory.{nearest(name, NAMES)} "
-                    f"The parts are {', '.join(NAMES)}."
-                )
-        require_seeds(self.seeds)
-        with write_errors(self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
-            if any(self.out.iterdir()):
-                self.refuse_other()
-
-    def refuse_other(self) -> None:
-        """Raise UserError unless the files in --out come from this same command."""
-        file = self.out / RESULTS
-        if not file.exists():
-            raise UserError(
-                f"{self.out} is not empty and has no {RESULTS} of fastr theory; "
-                "choose another --out."
-            )
-        try:
-            theirs = json.loads(bounded_bytes(file))["command"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UserError(
-                f"{file} is not a result of fastr theory; choose another --out."
-            ) from error
-        if theirs != self.command:
-            raise UserError(
-                f"{file} was made by `{theirs}`, not by `{self.command}`; choose another --out."
-            )
-
-    def measured(self) -> list["Section"]:
-        """The chosen parts' sections, with a bar for each on a terminal and lines elsewhere."""
-        console = Console(file=sys.stderr)
-        sections = []
-        with Progress(console=console, disable=not console.is_terminal) as bars:
-            for name in self.chosen:
-                if not console.is_terminal:
-                    print(f"fastr theory: {name} ...", file=sys.stderr, flush=True)
-                bar = bars.add_task(name, total=1.0)
-                study = import_module(f"fastr.studies.theory.{name}").Study(self.seeds)
-                sections.append(study.run(lambda share, bar=bar: bars.update(bar, completed=share)))
-        return sections
+def prepare(out: Path, command: str) -> None:
+    """Make the directory; raise UserError if it has files, unless from this same command."""
+    file = out / RESULTS
+    with write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if not any(out.iterdir()):
+            return
+    try:
+        theirs = json.loads(bounded_bytes(file))["command"] if file.exists() else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        theirs = None
+    if theirs is None:
+        raise UserError(
+            f"{out} is not empty and has no {RESULTS} of fastr theory; choose another --out."
+        )
+    if theirs != command:
+        raise UserError(f"{file} was made by `{theirs}`, not by `{command}`; choose another --out.")

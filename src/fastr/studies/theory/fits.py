@@ -25,6 +25,8 @@ from numpy.random import Generator
 
 from fastr.studies.theory.mdp import Feature, Table
 
+KINDS: tuple[str, str] = ("factored", "joint")
+"""The classes of scores that are compared."""
 _RIDGE = 1e-9
 _TRIAL = 20
 """Sweeps of each start of alternating least squares, before the best one is continued."""

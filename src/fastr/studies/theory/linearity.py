@@ -1,16 +1,30 @@
 """Q is linear in the feature: Eq. (Q-linear), its norm bound, and the residual off CP."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
-from fastr.studies.theory.intervals import exponents, interval, log_interval
-from fastr.studies.theory.mdp import CPMDP, Feature, FiniteMDP, Policy, mixture, random_policy
-from fastr.studies.theory.page import Claim, Curve, Grid, Plot, Progress, Section, banded, judge
-from fastr.studies.theory.waves import waves
+from fastr.studies.theory.mdp import (
+    FactoredMDP,
+    Feature,
+    FiniteMDP,
+    Policy,
+    mixture,
+    random_policy,
+    waves,
+)
+from fastr.studies.theory.page import (
+    Grid,
+    Plot,
+    Section,
+    curve,
+    exponents,
+    interval,
+    judge,
+    log_interval,
+)
 
 STATEMENT = (
     "Claim (Eq. (Q-linear); App. Derivation of the Q-linearity): where the kernel and the reward "
@@ -22,36 +36,12 @@ STATEMENT = (
     "of cosines. Then a dial adds products that no CP kernel of the same d contains, by a known "
     "epsilon_CP: the rms residual is at most gamma epsilon_CP times the standard deviation of V.",
 )
-CLAIMS = (
-    Claim(
-        "On exact CP-MDPs Q is linear in psi for every policy.",
-        "largest residual {residual:.1e} over {policies} random policies",
-        lambda found: found.residual < 1e-10,
-    ),
-    Claim(
-        "The norm bound on w is never violated.",
-        "|w| is at most {norm:.3f} of the bound: it holds and is loose",
-        lambda found: found.norm <= 1.0,
-    ),
-    Claim(
-        "Off CP the rms residual stays below gamma epsilon_CP std(V).",
-        "at most {off_cp:.2f} of it over all dials, policies and seeds",
-        lambda found: found.off_cp <= 1.0,
-    ),
-    Claim(
-        "Off CP the residual grows in proportion to epsilon_CP.",
-        "fitted exponent {slope:.2f}",
-        lambda found: abs(found.slope.mean - 1.0) < 0.1,
-    ),
-)
+POINTS = 16
+"""Grid points per axis of the cosines."""
+DIALS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 
 
-def value_weight(model: CPMDP, policy: Policy) -> Float[np.ndarray, " feature"]:
-    """w^pi = theta_r + gamma times the integral of m V^pi, Eq. (Q-linear)."""
-    return model.reward_weight + model.discount * model.next_factor.T @ model.mdp.value(policy)
-
-
-def norm_bound(model: CPMDP) -> float:
+def norm_bound(model: FactoredMDP) -> float:
     """|w^pi| <= |theta_r| + gamma B_m1 R_max / (1 - gamma) (App. Derivation of the Q-linearity)."""
     mass = np.linalg.norm(model.next_factor, axis=1).sum()
     largest = np.abs(model.mdp.reward).max()
@@ -59,15 +49,18 @@ def norm_bound(model: CPMDP) -> float:
     return float(np.linalg.norm(model.reward_weight) + past)
 
 
-def linearity(model: CPMDP, policy: Policy) -> tuple[float, float]:
-    """Eq. (Q-linear) on one policy: max |Q - psi^T w| over (s,a), and |w| over its bound."""
-    weight = value_weight(model, policy)
+def linearity(model: FactoredMDP, policy: Policy) -> tuple[float, float]:
+    """Eq. (Q-linear) on one policy: max |Q - psi^T w| over (s,a), and |w| over its bound.
+
+    w^pi = theta_r + gamma times the integral of m V^pi.
+    """
+    weight = model.reward_weight + model.discount * model.next_factor.T @ model.mdp.value(policy)
     error = np.abs(model.mdp.q_function(policy) - model.feature @ weight).max()
     return float(error), float(np.linalg.norm(weight)) / norm_bound(model)
 
 
 def random_checks(
-    model: CPMDP, policies: int, generator: Generator
+    model: FactoredMDP, policies: int, generator: Generator
 ) -> Float[np.ndarray, "policy 2"]:
     """`linearity` of random policies."""
     states, actions = model.mdp.reward.shape
@@ -99,75 +92,80 @@ def policy_residual(
     return float(np.sqrt(np.square(residual).mean())), float(allowed)
 
 
+def off_cp(seed: int) -> list[tuple[float, float]]:
+    """For each dial the residual and its bound at the policy where they are closest."""
+    generator = np.random.default_rng(seed)
+    weight = generator.normal(size=4)
+    policies = [random_policy(POINTS, POINTS, generator) for _ in range(20)]
+    rows = []
+    for dial in DIALS:
+        truth = waves(1, 1, dial=dial)
+        mdp, psi = truth.table(POINTS, weight, 0.9), truth.feature(POINTS)
+        pairs = [policy_residual(mdp, psi, policy, truth.cp_error) for policy in policies]
+        rows.append(max(pairs, key=lambda pair: pair[0] / pair[1]))
+    return rows
+
+
 @dataclass(frozen=True)
 class Study:
     """Sizes of the study."""
 
     seeds: tuple[int, ...]
     policies: int = 100
-    states: int = 30
-    actions: int = 12
-    points: int = 16
-    dials: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 
-    def run(self, progress: Progress) -> Section:
+    def run(self) -> Section:
         """On CP, then off it."""
-        families = {"mixture": self.mixture, "cosines": self.cosines}
-        on_cp = {name: self.on_cp(family) for name, family in families.items()}
-        progress(0.3)
-        residual, allowed = np.moveaxis(np.array([self.off_cp(seed) for seed in self.seeds]), -1, 0)
-        errors = np.sqrt([waves(1, 1, dial=dial).cp_error for dial in self.dials])
-        progress(1.0)
+        families = {
+            "mixture": lambda generator: mixture(30, 12, generator),
+            "cosines": lambda generator: waves(1, 1).cp_model(
+                POINTS, generator.normal(size=4), 0.9
+            ),
+        }
+        on_cp = {}
+        for name, family in families.items():
+            generators = [np.random.default_rng(seed) for seed in self.seeds]
+            on_cp[name] = np.concatenate(
+                [random_checks(family(each), self.policies, each) for each in generators]
+            )
         checks = np.concatenate(list(on_cp.values()))
         worst, tightest = checks.max(0)
-        verdicts = judge(
-            CLAIMS,
-            policies=len(checks),
-            residual=worst,
-            norm=tightest,
-            off_cp=(residual / allowed).max(),
-            slope=interval(exponents(errors, residual)),
+        residual, allowed = np.moveaxis(np.array([off_cp(seed) for seed in self.seeds]), -1, 0)
+        errors = np.sqrt([waves(1, 1, dial=dial).cp_error for dial in DIALS])
+        slope, share = interval(exponents(errors, residual)), (residual / allowed).max()
+        verdicts = (
+            judge(
+                "On exact CP-MDPs Q is linear in psi for every policy.",
+                f"largest residual {worst:.1e} over {len(checks)} random policies",
+                worst < 1e-10,
+            ),
+            judge(
+                "The norm bound on w is never violated.",
+                f"|w| is at most {tightest:.3f} of the bound: it holds and is loose",
+                tightest <= 1.0,
+            ),
+            judge(
+                "Off CP the rms residual stays below gamma epsilon_CP std(V).",
+                f"at most {share:.2f} of it over all dials, policies and seeds",
+                share <= 1.0,
+            ),
+            judge(
+                "Off CP the residual grows in proportion to epsilon_CP.",
+                f"fitted exponent {slope:.2f}",
+                abs(slope.mean - 1.0) < 0.1,
+            ),
         )
-        bound = log_interval(allowed).mean.tolist()
+        bound = log_interval(allowed).mean
         curves = (
-            banded("residual of Q", errors, log_interval(residual)),
-            Curve("gamma epsilon_CP std(V)", errors.tolist(), bound, look="dashed", color=1),
+            curve("residual of Q", errors, log_interval(residual)),
+            curve("gamma epsilon_CP std(V)", errors, bound, "dashed", 1),
         )
         title = "Q off the span of psi, worst of 20 policies"
         plot = Plot("linearity", title, "epsilon_CP", "rms over (s, a)", curves)
-        rows = tuple(
+        rows = [
             (name, str(len(found)), f"{found.max(0)[0]:.1e}", f"{found.max(0)[1]:.3f}")
             for name, found in on_cp.items()
-        )
+        ]
         columns = ("family", "policies", "largest |Q - psi^T w|", "largest |w| / bound")
         grid = Grid("Exact CP-MDPs", columns, rows)
         title = "Q is linear in the feature"
         return Section("linearity", title, STATEMENT, verdicts, (grid,), (plot,))
-
-    def mixture(self, generator: Generator) -> CPMDP:
-        """A random mixture."""
-        return mixture(self.states, self.actions, generator)
-
-    def cosines(self, generator: Generator) -> CPMDP:
-        """Cosines on a grid, with a random reward."""
-        return waves(1, 1).cp_model(self.points, generator.normal(size=4), 0.9)
-
-    def on_cp(self, family: Callable[[Generator], CPMDP]) -> Float[np.ndarray, "policy 2"]:
-        """Random policies on one random MDP of a family per seed."""
-        generators = [np.random.default_rng(seed) for seed in self.seeds]
-        return np.concatenate(
-            [random_checks(family(each), self.policies, each) for each in generators]
-        )
-
-    def off_cp(self, seed: int) -> list[tuple[float, float]]:
-        """For each dial the residual and its bound at the policy where they are closest."""
-        generator = np.random.default_rng(seed)
-        weight = generator.normal(size=4)
-        policies = [random_policy(self.points, self.points, generator) for _ in range(20)]
-        rows = []
-        for dial in self.dials:
-            truth = waves(1, 1, dial=dial)
-            mdp, psi = truth.table(self.points, weight, 0.9), truth.feature(self.points)
-            pairs = [policy_residual(mdp, psi, policy, truth.cp_error) for policy in policies]
-            rows.append(max(pairs, key=lambda pair: pair[0] / pair[1]))
-        return rows

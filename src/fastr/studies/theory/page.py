@@ -1,21 +1,20 @@
-"""What a study reports: claims with verdicts, tables and plots, as data and on one page."""
+"""What a study reports: claims with verdicts, tables and plots, with 95 % intervals over seeds."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
+from scipy import stats
 
 from fastr.report import plots
 from fastr.report.page import Page, write_page
 from fastr.report.page import Section as Part
 from fastr.report.table import Cell, Table
-from fastr.studies.theory.intervals import Interval
 
-Progress = Callable[[float], None]
-"""Takes the share of the work that is done, from 0 to 1."""
+Line = Float[np.ndarray, " point"]
 DASHES = {"line": "-", "dashed": "--", "dotted": ":"}
 VERDICTS = {
     True: Cell("holds", tone="good"),
@@ -28,25 +27,83 @@ LEAD = (
 )
 
 
+class Interval(NamedTuple):
+    """A mean over seeds and its 95 % t-interval; one seed has none."""
+
+    mean: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+
+    def __format__(self, form: str) -> str:
+        """A single mean and its interval, e.g. 1.50 [1.20, 1.80]."""
+        if self.low is None:
+            return f"{self.mean:{form}}"
+        return f"{self.mean:{form}} [{self.low:{form}}, {self.high:{form}}]"
+
+    def under(self, function: Callable[[np.ndarray], np.ndarray]) -> "Interval":
+        """Mean and ends under an increasing function."""
+        low, high = (None if end is None else function(end) for end in self[1:])
+        return Interval(function(self.mean), low, high)
+
+    def below(self, other: "Interval") -> np.ndarray | None:
+        """Where this interval ends before the other starts; None without intervals."""
+        if self.high is None or other.low is None:
+            return None
+        return np.asarray(self.high < other.low)
+
+
+def interval(values: Float[np.ndarray, "seed *point"]) -> Interval:
+    """The mean over the first axis."""
+    seeds, mean = len(values), values.mean(0)
+    if seeds == 1:
+        return Interval(mean, None, None)
+    half = stats.t.ppf(0.975, seeds - 1) * values.std(0, ddof=1) / np.sqrt(seeds)
+    return Interval(mean, mean - half, mean + half)
+
+
+def log_interval(values: Float[np.ndarray, "seed *point"]) -> Interval:
+    """The geometric mean over the first axis, its interval from the logarithms."""
+    return interval(np.log(values)).under(np.exp)
+
+
+def exponents(x: Line, y: Float[np.ndarray, "seed point"]) -> Float[np.ndarray, " seed"]:
+    """Each seed's slope of log y against log x, by least squares."""
+    return np.polyfit(np.log(x), np.log(y).T, 1)[0]
+
+
+def crossing(x: Line, first: Line, second: Line) -> float:
+    """Where `second` falls below `first` for good, interpolated in logarithms; or infinity."""
+    gap = np.log(second) - np.log(first)
+    above = np.nonzero(gap > 0)[0]
+    if len(above) == 0:
+        return float(x[0])
+    last = above[-1]
+    if last == len(x) - 1:
+        return float("inf")
+    share = gap[last] / (gap[last] - gap[last + 1])
+    return float(np.exp(np.log(x[last]) + share * np.log(x[last + 1] / x[last])))
+
+
 @dataclass(frozen=True)
 class Curve:
-    """One line of a plot; `low` and `high`, if given, are its interval over seeds."""
+    """One line of a plot; `low` and `high`, if any, are its interval over seeds."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    look: str = "line"
+    low: Sequence[float]
+    high: Sequence[float]
+    look: str
     """One of `DASHES`."""
-    color: int = 0
+    color: int
     """Place in the palette."""
 
 
-def banded(label: str, x: Any, summary: Interval, look: str = "line", color: int = 0) -> Curve:
-    """A curve of means with their interval, if there is one."""
-    mean, low, high = (() if part is None else part.tolist() for part in summary)
-    return Curve(label, np.asarray(x, float).tolist(), mean, low, high, look=look, color=color)
+def curve(label: str, x: Any, y: Interval | Line, look: str = "line", color: int = 0) -> Curve:
+    """A curve of numbers, or of means with their intervals."""
+    parts = y if isinstance(y, Interval) else (y, None, None)
+    mean, low, high = ([] if part is None else part.tolist() for part in parts)
+    return Curve(label, np.asarray(x, float).tolist(), mean, low, high, look, color)
 
 
 @dataclass(frozen=True)
@@ -57,7 +114,7 @@ class Plot:
     title: str
     x_label: str
     y_label: str
-    curves: tuple[Curve, ...]
+    curves: Sequence[Curve]
     x_scale: str = "log"
     y_scale: str = "log"
 
@@ -76,8 +133,8 @@ class Grid:
     """A table of texts."""
 
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -90,17 +147,29 @@ class Verdict:
     """None if intervals decide and one seed has none."""
 
 
+def judge(claim: str, measured: str, agrees: Any) -> Verdict:
+    """The verdict on a claim from whether the results agree: at every size, if at several."""
+    return Verdict(claim, measured, None if agrees is None else bool(np.all(agrees)))
+
+
+def how_often(apart: np.ndarray | None) -> str:
+    """At how many sizes two intervals are apart."""
+    if apart is None:
+        return "one seed has no interval"
+    return f"intervals apart at {apart.sum()} of {len(apart)} sizes"
+
+
 @dataclass(frozen=True)
 class Section:
     """One study's part of the page, and of theory.json."""
 
     name: str
     title: str
-    statement: tuple[str, ...]
+    statement: Sequence[str]
     """Paragraphs: what is claimed, where the paper claims it, how it was measured."""
-    verdicts: tuple[Verdict, ...]
-    grids: tuple[Grid, ...] = ()
-    plots: tuple[Plot, ...] = ()
+    verdicts: Sequence[Verdict]
+    grids: Sequence[Grid]
+    plots: Sequence[Plot]
 
     def part(self) -> Part:
         """The section for the page: plots, then verdicts and tables."""
@@ -118,30 +187,3 @@ def write_sections(sections: Sequence[Section], command: str, path: Path) -> Non
     """Write the page of these sections, made by this command."""
     parts = [section.part() for section in sections]
     write_page(Page("The theory, run", LEAD, parts, command), path)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim to be judged by a study's results, which are named in braces in both texts."""
-
-    text: str
-    measured: str
-    holds: Callable[[Any], Any]
-    """Whether the results agree, at every size if at several; None if there are no intervals."""
-
-
-def judge(claims: Iterable[Claim], **results: Any) -> tuple[Verdict, ...]:
-    """The verdicts of these results on these claims."""
-    verdicts = []
-    for claim in claims:
-        text, measured = claim.text.format_map(results), claim.measured.format_map(results)
-        agrees = claim.holds(SimpleNamespace(**results))
-        verdicts.append(Verdict(text, measured, None if agrees is None else bool(np.all(agrees))))
-    return tuple(verdicts)
-
-
-def how_often(apart: np.ndarray | None) -> str:
-    """At how many sizes two intervals are apart."""
-    if apart is None:
-        return "one seed has no interval"
-    return f"intervals apart at {apart.sum()} of {len(apart)} sizes"

@@ -3,6 +3,7 @@
 exp(psi^T m) = exp(|psi|^2 / 2) E_w[cos(w^T psi - w^T m)] exp(|m|^2 / 2),   w ~ N(0, I)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,9 @@ from jaxtyping import Float
 from numpy.random import Generator
 
 from fastr.studies.theory.fits import Descent, factored_fit, ranking_fits
-from fastr.studies.theory.intervals import Interval, interval
 from fastr.studies.theory.linearity import off_span
-from fastr.studies.theory.mdp import CPMDP, EnergyMDP, Feature, Table, energy, mixture, population
-from fastr.studies.theory.page import Claim, Grid, Plot, Progress, Section, banded, judge
+from fastr.studies.theory.mdp import FactoredMDP, Feature, Table, energy, mixture, population
+from fastr.studies.theory.page import Grid, Plot, Section, Verdict, curve, interval, judge
 
 STATEMENT = (
     "The paper assumes that the density is a CP product, Eq. (cp), which makes psi a linear-MDP "
@@ -47,50 +47,6 @@ FLOOR = 1e-5
 """Smaller residuals are plotted as this."""
 CP, ENERGY = "exact CP", "energy-based"
 Residuals = dict[str, Float[np.ndarray, "seed count"]]
-
-
-# cp and energy are the residuals of the largest number of features by name, middle those of energy
-# at the middle number.
-CLAIMS = (
-    Claim(
-        "Where the density is CP, psi of the L2 objective is a linear-MDP feature.",
-        "residual {cp[l2]:.3f}",
-        lambda found: found.cp["l2"].mean < 0.01,
-    ),
-    Claim(
-        "Where the density is CP, psi of the ranking loss is a linear-MDP feature.",
-        "residual {cp[ranking]:.3f}",
-        lambda found: found.cp["ranking"].mean < 0.01,
-    ),
-    Claim(
-        "Where the log ratio is CP, psi of the ranking loss is a linear-MDP feature.",
-        "residual {energy[ranking]:.3f}; psi of the L2 objective: {energy[l2]:.3f}",
-        lambda found: found.energy["ranking"].mean < 0.01,
-    ),
-    Claim(
-        "Fourier features of the ranking psi close the gap in both families "
-        "(below a fifth of psi's own residual at {counts[1]} features).",
-        "{cp[ranking fourier]:.3f} on exact CP, {energy[ranking fourier]:.3f} on energy-based MDPs",
-        lambda found: [
-            family["ranking fourier"].mean < 0.2 * family["ranking"].mean
-            for family in (found.cp, found.energy)
-        ],
-    ),
-    Claim(
-        "With the factor exp(|psi|^2/2)/Z of the identity, Fourier features leave less than "
-        "without it ({counts[0]} features, energy-based).",
-        "{middle[ranking normalised]:.3f} with, {middle[ranking fourier]:.3f} without; at "
-        "{counts[1]} features {energy[ranking normalised]:.3f} and {energy[ranking fourier]:.3f}",
-        lambda found: (
-            found.middle["ranking normalised"].mean < found.middle["ranking fourier"].mean
-        ),
-    ),
-    Claim(
-        "On energy-based MDPs Fourier features of the ranking psi beat those of the L2 psi.",
-        "{energy[ranking fourier]:.3f} against {energy[l2 fourier]:.3f} at {counts[1]} features",
-        lambda found: found.energy["ranking fourier"].mean < found.energy["l2 fourier"].mean,
-    ),
-)
 
 
 def waves_of(
@@ -159,30 +115,17 @@ class Study:
     counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     descent: Descent = DESCENT
 
-    def run(self, progress: Progress) -> Section:
+    def run(self) -> Section:
         """Both families, all seeds."""
-        found = {}
-        for i, (name, family) in enumerate({CP: mixture, ENERGY: energy}.items()):
-            generators = [np.random.default_rng(seed) for seed in self.seeds]
-            models = [family(self.states, self.actions, generator) for generator in generators]
-            found[name] = self.residuals(models, generators)
-            progress((i + 1) / 2)
-        half = len(self.counts) // 2
-        verdicts = judge(
-            CLAIMS,
-            cp=means(found[CP], -1),
-            energy=means(found[ENERGY], -1),
-            middle=means(found[ENERGY], half),
-            counts=(self.counts[half], self.counts[-1]),
-        )
-        plots = tuple(self.plot(name, found[name]) for name in found)
-        title = "Density or log ratio?"
+        found = {CP: self.residuals(mixture), ENERGY: self.residuals(energy)}
+        plots = [self.plot(family, residuals) for family, residuals in found.items()]
+        title, verdicts = "Density or log ratio?", self.verdicts(found)
         return Section("ratio", title, STATEMENT, verdicts, (self.table(found),), plots)
 
-    def residuals(
-        self, models: list[CPMDP] | list[EnergyMDP], generators: list[Generator]
-    ) -> Residuals:
+    def residuals(self, family: Callable[..., FactoredMDP]) -> Residuals:
         """Every feature's residual by seed and count; those without a count repeat."""
+        generators = [np.random.default_rng(seed) for seed in self.seeds]
+        models = [family(self.states, self.actions, generator) for generator in generators]
         shares = np.stack([population(model.mdp.density) for model in models])
         size, n = models[0].feature.shape[-1], np.full(len(models), np.inf)
         ranked = ranking_fits("factored", shares, n, size, generators, self.descent)
@@ -202,31 +145,75 @@ class Study:
     ) -> dict[str, list[float]]:
         """Residuals on one MDP, by count."""
         psi = ranked[0]
-        best = best_residual(kernel, psi.shape[-1])
-        flat = {"l2": spectral, "ranking": psi}
+        flat = {
+            "l2": bellman_residual(kernel, spectral),
+            "ranking": bellman_residual(kernel, psi),
+            "best d": best_residual(kernel, psi.shape[-1]),
+        }
         grown = {
             "l2 fourier": lambda count: plain_fourier(spectral, count, generator),
             "ranking fourier": lambda count: plain_fourier(psi, count, generator),
             "ranking normalised": lambda count: normalised_fourier(*ranked, count, generator),
             "random": lambda count: generator.normal(size=(*psi.shape[:2], count)),
         }
-        found = {name: [bellman_residual(kernel, flat[name])] * len(self.counts) for name in flat}
-        found["best d"] = [best] * len(self.counts)
+        found = {name: [residual] * len(self.counts) for name, residual in flat.items()}
         for name, features in grown.items():
             found[name] = [bellman_residual(kernel, features(count)) for count in self.counts]
         return found
 
+    def verdicts(self, found: dict[str, Residuals]) -> tuple[Verdict, ...]:
+        """What is linear in psi and in its Fourier features, at the largest number of features."""
+        half, most = len(self.counts) // 2, self.counts[-1]
+        cp, rest = ({k: interval(v[:, -1]) for k, v in found[name].items()} for name in found)
+        fewer = {name: interval(values[:, half]) for name, values in found[ENERGY].items()}
+        with_factor, without = "ranking normalised", "ranking fourier"
+        return (
+            judge(
+                "Where the density is CP, psi of the L2 objective is a linear-MDP feature.",
+                f"residual {cp['l2']:.3f}",
+                cp["l2"].mean < 0.01,
+            ),
+            judge(
+                "Where the density is CP, psi of the ranking loss is a linear-MDP feature.",
+                f"residual {cp['ranking']:.3f}",
+                cp["ranking"].mean < 0.01,
+            ),
+            judge(
+                "Where the log ratio is CP, psi of the ranking loss is a linear-MDP feature.",
+                f"residual {rest['ranking']:.3f}; psi of the L2 objective: {rest['l2']:.3f}",
+                rest["ranking"].mean < 0.01,
+            ),
+            judge(
+                "Fourier features of the ranking psi close the gap in both families "
+                f"(below a fifth of psi's own residual at {most} features).",
+                f"{cp[without]:.3f} on exact CP, {rest[without]:.3f} on energy-based MDPs",
+                [part[without].mean < 0.2 * part["ranking"].mean for part in (cp, rest)],
+            ),
+            judge(
+                "With the factor exp(|psi|^2/2)/Z of the identity, Fourier features leave less "
+                f"than without it ({self.counts[half]} features, energy-based).",
+                f"{fewer[with_factor]:.3f} with, {fewer[without]:.3f} without; at {most} features "
+                f"{rest[with_factor]:.3f} and {rest[without]:.3f}",
+                fewer[with_factor].mean < fewer[without].mean,
+            ),
+            judge(
+                "On energy-based MDPs Fourier features of the ranking psi beat those of the L2 "
+                "psi.",
+                f"{rest[without]:.3f} against {rest['l2 fourier']:.3f} at {most} features",
+                rest[without].mean < rest["l2 fourier"].mean,
+            ),
+        )
+
     def table(self, found: dict[str, Residuals]) -> Grid:
         """Residuals at every other count."""
         shown = range(1, len(self.counts), 2)
-        rows = tuple(
+        rows = [
             (family, LABELS[name], *(f"{interval(values[:, i]):.3f}" for i in shown))
             for family, residuals in found.items()
             for name, values in residuals.items()
-        )
+        ]
         columns = ("MDP", "feature", *(f"{self.counts[i]} features" for i in shown))
-        title = "Bellman-linearity residual, mean over seeds and 95 % interval"
-        return Grid(title, columns, rows)
+        return Grid("Bellman-linearity residual, mean over seeds and 95 % interval", columns, rows)
 
     def plot(self, family: str, residuals: Residuals) -> Plot:
         """Residuals against the number of Fourier features."""
@@ -234,12 +221,6 @@ class Study:
         for color, (name, values) in enumerate(residuals.items()):
             summary = interval(values).under(lambda part: np.maximum(part, FLOOR))
             look = LOOKS.get(name, "line")
-            curves.append(banded(LABELS[name], self.counts, summary, look, color))
+            curves.append(curve(LABELS[name], self.counts, summary, look, color))
         name, title = f"ratio-{family.split()[-1].lower()}", f"{family} MDPs"
-        axes = "Fourier features", "Bellman-linearity residual"
-        return Plot(name, title, *axes, tuple(curves))
-
-
-def means(residuals: Residuals, place: int) -> dict[str, Interval]:
-    """Every feature's residual at one count."""
-    return {name: interval(values[:, place]) for name, values in residuals.items()}
+        return Plot(name, title, "Fourier features", "Bellman-linearity residual", curves)
