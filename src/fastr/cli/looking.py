@@ -8,7 +8,6 @@ from typing import Literal
 from fastr.cli.show import Flag, Json, Maybe, Run, Several, print_json, print_table
 from fastr.core import counted, require, require_seeds
 from fastr.envs import require_imported
-from fastr.envs.suite import TALLEST, WIDEST
 from fastr.runs.directory import RunDirectory
 from fastr.training.config import TrainConfig, from_json
 from fastr.training.trained import Trained

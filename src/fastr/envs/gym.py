@@ -3,7 +3,6 @@
 import math
 import os
 import traceback
-from pathlib import Path
 from typing import Any
 
 import numpy as np
