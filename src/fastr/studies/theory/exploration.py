@@ -135,7 +135,10 @@ def explore(
     config: Explore,
     generator: Generator,
 ) -> Outcome:
-    """LSVI-UCB in every run, each with its own feature (App. Conditional Implication for LSVI-UCB)."""
+    """LSVI-UCB in every run, each with its own feature.
+
+    App. Conditional Implication for LSVI-UCB.
+    """
     best = optimal_values(mdp, config.horizon)[0, 0]
     regression = _Regression(features, config)
     regret = np.zeros((len(features), config.episodes))
