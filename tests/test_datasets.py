@@ -270,7 +270,7 @@ def test_bad_tables_are_named(table, named, tmp_path):
 def test_the_extra_that_reads_parquet_is_named(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "log.parquet", walk())
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(UserError, match=re.escape("pip install 'fastr[parquet]'")):
+    with pytest.raises(UserError, match=re.escape("pip install 'fastr-rl[parquet]'")):
         open_source(str(path))
 
 

@@ -26,7 +26,7 @@ def locked():
 def wanted():
     extras = PROJECT["optional-dependencies"]
     lines = [*PROJECT["dependencies"], *extras["dev"], *extras["docs"]]
-    return [Requirement(line) for line in lines if not line.startswith("fastr[")]
+    return [Requirement(line) for line in lines if not line.startswith("fastr-rl[")]
 
 
 @pytest.mark.parametrize("requirement", wanted(), ids=lambda requirement: requirement.name)

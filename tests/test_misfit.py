@@ -363,7 +363,6 @@ BAD = {
     "nan": (["nan.npz"], "column state, row 3"),
     "twice": (["small.npz", "./small.npz"], "twice"),
     "many resamples": (["small.npz", "--bootstrap", "2000000000"], "from 100 to 1000000"),
-    "unknown preset": (["small.npz", "--preset", "papr"], "paper"),
 }
 
 

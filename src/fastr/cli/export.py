@@ -25,7 +25,7 @@ class Export:
     out: Path
     """Directory to write: new, or empty."""
     format: Literal["onnx", "safetensors"] = "onnx"
-    """onnx (needs fastr[onnx]) or safetensors (with a loader in NumPy)."""
+    """onnx (needs fastr-rl[onnx]) or safetensors (with a loader in NumPy)."""
     seed: Maybe[int] = None
     """The seed whose policy is exported (default: the run's first)."""
     episodes: int = 10

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import fastr
 from fastr.cli.interrupts import stopped_by
 from fastr.cli.show import Watching, reserve_stdout
 from fastr.core import Preset, RunError, StoppedError, UserError, nearest
@@ -96,7 +97,7 @@ def run(arguments: list[str]) -> int:
             print(usage())
             return 0 if rest else 2
         if rest[0] == "--version":
-            print(f"fastr {version('fastr')}")
+            print(f"fastr {fastr.__version__}")
             return 0
         return command(*rest, imports=imports).run()
     except (UserError, RunError, StoppedError) as error:

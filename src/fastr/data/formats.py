@@ -273,7 +273,7 @@ def pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        needed = "Parquet files need pyarrow; install it with `pip install 'fastr[parquet]'`."
+        needed = "Parquet files need pyarrow; install it with `pip install 'fastr-rl[parquet]'`."
         raise UserError(needed) from None
     return pyarrow
 

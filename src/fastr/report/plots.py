@@ -28,7 +28,7 @@ GREY = 7
 """Place of the colour of whatever is no method."""
 
 
-Numbers = Sequence[float] | np.ndarray
+Numbers = Sequence[float | int] | np.ndarray
 
 
 class Curve(NamedTuple):
