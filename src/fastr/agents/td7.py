@@ -54,7 +54,7 @@ class TD7Config(AgentConfig):
     assessed_episodes: int = 20
     """Episodes a policy must hold its return for, late in training (App. TD7)."""
     late_updates: int = 750_000
-    """Updates after which that many episodes are asked for; one before (App. TD7)."""
+    """Updates after which that many episodes are required; one before (App. TD7)."""
     late_relaxation: float = 0.9
     """Factor on the best return when that moment comes (App. TD7)."""
     normalize_observations: bool = False

@@ -203,7 +203,7 @@ class Parquet(Source):
         with reading(path), limited_memory(ARROW_BYTES):
             self._file = arrow.parquet.ParquetFile(path, **THRIFT_LIMITS)
             footer, schema = self._file.metadata, self._file.schema_arrow
-            # Nothing is asked of single columns: Arrow aborts the process over a malformed one.
+            # Single columns are not read here: Arrow aborts the process over a malformed one.
             groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
             declared = sum(max(0, group.total_byte_size) for group in groups)
             refuse_bomb(path, declared, path.stat().st_size)
