@@ -158,9 +158,9 @@ class Trial(eqx.Module):
     ) -> "Verdict":
         """After one more episode.
 
-        A policy whose smallest return falls below the kept one's is dropped at once. One that
-        passes all its episodes is kept: for one, or for `late_episodes` late in training.
-        When that time comes, the kept one's return is relaxed, once.
+        A policy is dropped when a return falls below the kept one's. It is kept after one episode,
+        late in training after `late_episodes`. At that switch the kept one's return is multiplied
+        by `relaxation`, once.
         """
         best = jnp.where(late & ~self.late, relaxation * self.best, self.best)
         wanted = jnp.where(late, late_episodes, 1)

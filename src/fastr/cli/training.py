@@ -67,6 +67,8 @@ class Resume:
         with writer:
             for message in checkpoint.skipped if checkpoint else ():
                 print(f"fastr: {message}", file=sys.stderr)
+            if checkpoint:
+                say(f"fastr: continuing from the checkpoint at frame {checkpoint.frames:,}")
             return train_and_report(self, config, writer, checkpoint)
 
 

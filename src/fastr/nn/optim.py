@@ -111,8 +111,8 @@ class Trainable(eqx.Module, Generic[Net]):
         # instead would pad every leaf to the whole vector and add them all up.
         gradient, metrics = jax.grad(loss, has_aux=True)(self.net)
         packed = self.layout.pack(gradient)
-        # Nothing moves before the whole gradient is known, which the small parameters need all of:
-        # written in place too early, a matrix that is still to be read would first be copied.
+        # Wait for the whole gradient: an earlier update in place would force XLA to copy matrices
+        # that are still to be read.
         old, small = jax.lax.optimization_barrier((self.parameters, packed.small))
         packed = replace(packed, small=small)
         with jax.named_scope("optimiser"):

@@ -95,9 +95,8 @@ class Improvement(NamedTuple):
 def comparable(found: Sequence[Final]) -> tuple[list[Final], list[Final]]:
     """Finals on tasks that share a scale, to compare, and those left out.
 
-    A run that has just started would take all others on its task back to its own beginning, so
-    those that ended before half of the longest are left out; so are those without an evaluation as
-    early as the last one of another.
+    All methods on a task are compared at a frame that all have reached. Runs shorter than half of
+    the longest are left out, and runs whose first evaluation comes after another run's last.
     """
     inside = [final for final in found if final.task in SCALED]
     longest: dict[str, int] = {}

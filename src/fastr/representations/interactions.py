@@ -110,7 +110,7 @@ class CP(Factored):
             "state_factor_norm": jnp.mean(jnp.linalg.norm(state_factors, axis=-1)),
             "action_factor_norm": jnp.mean(jnp.linalg.norm(action_factors, axis=-1)),
         }
-        # Here and now: left to the compiler, their sums slow down an optimiser's pass.
+        # The barrier computes the norms here: fused into the optimiser's pass they slow it down.
         state_factors, action_factors, norms = jax.lax.optimization_barrier(
             (state_factors, action_factors, norms)
         )

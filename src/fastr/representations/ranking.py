@@ -167,12 +167,12 @@ class Contrast(eqx.Module):
     def hidden(
         self, states: Float[Array, "level batch state"]
     ) -> Float[Array, "level batch hidden"]:
-        """What the next-state encoder's last layer reads of perturbed next states."""
+        """The input of the next-state encoder's last layer, for perturbed next states."""
         levels, batch, size = states.shape
         embedding = jax.vmap(self.time_embedding)(jnp.arange(levels, dtype=jnp.float32))
         encoder = self.next_state_encoder.encoder.folded()
-        # [s'; e(t)] W + b by parts. The level's part is the same for the whole batch. As a row of
-        # the matrix that the level's place picks, it costs no pass, nor does its gradient.
+        # [s'; e(t)] W + b in two parts. The part of e(t) is the same for all rows of a level, so it
+        # is appended to W as one row per level, which a one-hot input selects.
         state_weight, time_weight = jnp.split(encoder.inlet.weight, [size])
         level_rows = embedding @ time_weight + encoder.inlet.bias[None]
         places = jnp.broadcast_to(jnp.eye(levels)[:, None], (levels, batch, levels))

@@ -44,9 +44,8 @@ def ranking_loss(logits: Float[Array, "batch level batch"]) -> Float[Array, ""]:
 
 
 def _ranking_forward(logits: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    # Relative to the true candidate's logit instead of the largest, which it takes a pass over all
-    # of them to find. Up to the furthest lead of another this is exact, as the sum is at least one
-    # and does not overflow; beyond, the loss is the lead itself, within ln(batch).
+    # Subtract the true candidate's logit, not the maximum: finding that costs another pass. Exact
+    # while no lead exceeds `furthest_lead`; beyond it the largest lead, off by at most ln(batch).
     own = positives(logits)
     leads = logits - own[..., None]
     total = jnp.sum(jnp.exp(jnp.minimum(leads, furthest_lead(logits.shape[-1]))), axis=-1)
@@ -110,7 +109,7 @@ def _contrasted_backward(
     # The barrier keeps the mean out of the pass that makes the candidates, which it would slow.
     anchors, candidates = jax.lax.optimization_barrier(residuals)
     levels, size, dim = candidates.shape
-    # An explicit rounding: that of a conversion there and back the compiler may leave out.
+    # Round explicitly: XLA may remove a cast to bfloat16 and back.
     kind = jnp.finfo(candidates.dtype)
     rounded = jax.lax.reduce_precision(cotangent, kind.nexp, kind.nmant)
     excess = jnp.sum(rounded, axis=-1)

@@ -68,8 +68,8 @@ class ProductEncoder(Encoder):
 def around_one(encoder: FactorEncoder) -> FactorEncoder:
     """A fresh factor, moved so that it varies around one instead of zero.
 
-    A product of n independent factors around zero lives in few coordinates, one in 3^n if they are
-    normal: of humanoid's ten, in 4 of 512. Around one, the other groups modulate the first.
+    A product of factors around zero is concentrated in few coordinates: for humanoid's ten groups
+    in about 4 of 512. Around one, the other groups scale the first.
     """
     if encoder.norm is None:
         return eqx.tree_at(lambda e: e.encoder.outlet.bias, encoder, replace_fn=lambda b: b + 1.0)

@@ -59,7 +59,7 @@ def _layout(structure: Any) -> _Layout:
 
 
 class InPlace:
-    """A compiled (tree, argument) -> (tree, result) through which only what it needs passes.
+    """A compiled (tree, argument) -> (tree, result) that only passes leaves it reads or changes.
 
     Every array that enters or leaves a compiled program costs the host microseconds. Leaves that
     come back unchanged stay outside, those that are not even read are never handed over, and those

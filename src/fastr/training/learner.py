@@ -87,7 +87,7 @@ class Learner(eqx.Module):
         if self.agent.kept_networks:
             # What is kept was learned on observations in these units.
             return learner
-        return replace(learner, moments=self.moments.update(row[: self.spec.state_dim]))
+        return replace(learner, moments=self.moments.update(row[self.spec.row["state"]]))
 
     def inherit(self, source: "Learner") -> "Learner":
         """The learner with the kept parts of another."""
@@ -207,8 +207,8 @@ class Engine:
         start, self._learn = (jax.jit(f, inline=True) for f in (self._init, self._learn_all))
         seed_shape = jax.ShapeDtypeStruct((len(seeds),), jnp.int32, sharding=self.sharding)
         shapes = jax.tree.map(self._placed, jax.eval_shape(start, seed_shape))
-        # Said once for all programs: left to inference, the first call after another program sees
-        # the same arrays under another sharding, and compiles a second time.
+        # Fix the shardings once for all programs: inferred, they may differ between programs, and
+        # the first call after another program compiles again.
         cohort = jax.tree.map(lambda leaf: leaf.sharding, shapes)
         self.metric_names = tuple(jax.eval_shape(self._learn, shapes)[1])
         # The initial state is built under jit, so that a target and its online network are two
