@@ -123,12 +123,11 @@ def tables() -> dict[str, dict[str, bytes]]:
     return {
         "tables": {
             "sound-curve": b"\0task,method,frames,seed,return\na,b,0,0,1.5\na,b,10,0,2.5\n",
-            "sound-coverage": b"\1" + coverage,
-            "sound-rows": b"\2" + rows,
-            "sound-sidecar": b"\3" + json.dumps(sidecar).encode(),
-            "sound-table": b"\4" + ablation,
-            "sound-returns": b"\5task,method,mean\na,fastr,3\n",
-            "sound-report": b"\6" + json.dumps({"datasets": [entry]}).encode(),
+            "sound-rows": b"\1" + rows,
+            "sound-sidecar": b"\2" + json.dumps(sidecar).encode(),
+            "sound-coverage": b"\3" + coverage,
+            "sound-table": b"\3" + ablation,
+            "sound-report": b"\4" + json.dumps({"datasets": [entry]}).encode(),
         }
     }
 
