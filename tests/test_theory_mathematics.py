@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fastr.studies.theory import crossing, exponents, interval, log_interval
 from fastr.studies.theory.exploration import (
     Explore,
     chebyshev,
@@ -42,7 +43,6 @@ from fastr.studies.theory.mdp import (
     random_policy,
     waves,
 )
-from fastr.studies.theory.page import crossing, exponents, interval, log_interval
 from fastr.studies.theory.ratio import bellman_residual, normalised_fourier, waves_of
 from fastr.studies.theory.separation import Sieve, merged
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -45,11 +45,11 @@ class Theory:
         for name in parts:
             print(f"fastr theory: {name} ...", file=sys.stderr, flush=True)
             sections.append(import_module(f"fastr.studies.theory.{name}").Study(self.seeds).run())
-        from fastr.studies.theory.page import write_sections
+        from fastr.studies.theory import write_sections
 
         page = self.out / "index.html"
         write_sections(sections, command, page)
-        contents = [asdict(section) for section in sections]
+        contents = [section.content() for section in sections]
         result = {"page": str(page), "command": command, "sections": contents}
         with write_errors(self.out):
             (self.out / RESULTS).write_text(json.dumps(result, indent=1), encoding="utf-8")

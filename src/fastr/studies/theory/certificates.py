@@ -12,8 +12,10 @@ from jaxtyping import Float
 from numpy.random import Generator
 from scipy import optimize
 
+from fastr.report.plots import Axes, Figure, curves
+from fastr.report.table import Table
+from fastr.studies.theory import Section, Verdict, curve, judge
 from fastr.studies.theory.fits import KINDS
-from fastr.studies.theory.page import Grid, Plot, Section, Verdict, curve, judge
 
 STATEMENT = (
     "Theorem 1: the logarithm of the factored class's covering number is at most the sum of its "
@@ -304,7 +306,7 @@ def ordered(**changes: float) -> int:
     return sum(factored <= joint for factored, joint in pairs)
 
 
-def task_table() -> Grid:
+def task_table() -> Table:
     """Each task's dimensions, sufficient sample sizes and certificates."""
     rows = []
     for name, problem in PROBLEMS.items():
@@ -322,34 +324,34 @@ def task_table() -> Grid:
         f"Sample sizes sufficient for L <= {EPSILON}^2, and the certificate on L at "
         f"n = {SAMPLES:.0e} (tasks of Table 1)"
     )
-    return Grid(title, columns, rows)
+    return Table("certificates-1", title, columns, rows)
 
 
-def certificate_plot() -> Plot:
+def certificate_plot() -> Figure:
     """Both certificates against n, on the smallest problem that is covered and on a task."""
     powers = np.linspace(0.0, 60.0, 61)
     problems = {"d_s = d_a = 3, d = 8": Problem(3, 3), "cheetah": PROBLEMS["cheetah-run"]}
-    curves = []
+    lines = []
     for color, (label, problem) in enumerate(problems.items()):
-        for kind, look in zip(KINDS, ("line", "dashed"), strict=True):
+        for kind, dash in zip(KINDS, ("-", "--"), strict=True):
             y = [log_certificate(problem, kind, p * TEN, DELTA) / TEN for p in powers]
-            curves.append(curve(f"{kind}, {label}", powers, np.array(y), look, color))
-    curves.append(curve("known without data", (0, 60), np.zeros(2), "dotted", 7))
+            lines.append(curve(f"{kind}, {label}", powers, np.array(y), color, dash))
+    lines.append(curve("known without data", (0, 60), np.zeros(2), 7, ":"))
     title, axes = "Certificates on L(g_n), Proposition 1", ("log10 n", "log10 of the certificate")
-    return Plot("certificates", title, *axes, curves, "linear", "linear")
+    return curves("certificates", title, lines, Axes(*axes))
 
 
-def ratio_plot() -> Plot:
+def ratio_plot() -> Figure:
     """The ratio of sufficient sample sizes against epsilon for one task of each body."""
     powers = np.linspace(-4.0, 0.0, 17)
-    curves = []
+    lines = []
     for color, task in enumerate(("cheetah-run", "quadruped-run", "humanoid-run", "dog-run")):
         ratios = np.array([log_ratio(PROBLEMS[task], 10.0**p, DELTA) for p in powers])
         label = f"{task}, min(d_s, d_a) = {min(TASKS[task])}"
-        curves.append(curve(label, powers, (ratios - ratios[-1]) / TEN, color=color))
+        lines.append(curve(label, powers, (ratios - ratios[-1]) / TEN, color))
     axes = "log10 epsilon", "log10 of the ratio over that at epsilon = 1"
     title = "Sufficient n, joint over factored, Proposition 2"
-    return Plot("sample-ratio", title, *axes, curves, "linear", "linear")
+    return curves("sample-ratio", title, lines, Axes(*axes))
 
 
 def limit_slope(problem: Problem) -> float:

@@ -13,11 +13,9 @@ from jaxtyping import Float, Int
 from numpy.random import Generator
 from scipy import optimize
 
-from fastr.studies.theory.fits import KINDS, factored_fit, joint_fit
-from fastr.studies.theory.mdp import FactoredMDP, Feature, FiniteMDP, draw, lock
-from fastr.studies.theory.page import (
-    Grid,
-    Plot,
+from fastr.report.plots import Figure
+from fastr.report.table import Table
+from fastr.studies.theory import (
     Section,
     Verdict,
     curve,
@@ -26,7 +24,10 @@ from fastr.studies.theory.page import (
     interval,
     judge,
     log_interval,
+    log_plot,
 )
+from fastr.studies.theory.fits import KINDS, factored_fit, joint_fit
+from fastr.studies.theory.mdp import FactoredMDP, Feature, FiniteMDP, draw, lock
 
 STATEMENT = (
     "Claim (App. Conditional Implication for LSVI-UCB): with a feature that makes Bellman backups "
@@ -343,7 +344,7 @@ class Study:
             None if ratio.low is None else ratio.low > 1.0,
         )
 
-    def regret_table(self, found: dict[str, Regret]) -> Grid:
+    def regret_table(self, found: dict[str, Regret]) -> Table:
         """Regret, its exponent and eta by feature."""
         rows = []
         for group, regret in found.items():
@@ -351,30 +352,31 @@ class Study:
             slope, eta = interval(self.slopes(regret)), interval(regret.eta)
             rows.append((group, f"{total:.0f}", f"{late:.3f}", f"{slope:.2f}", f"{eta:.3f}"))
         columns = ("feature", "regret", "late regret per episode", "exponent", "eta")
-        return Grid(f"{self.config.episodes:,} episodes of LSVI-UCB", columns, rows)
+        return Table(
+            "exploration-1", f"{self.config.episodes:,} episodes of LSVI-UCB", columns, rows
+        )
 
-    def eta_table(self, etas: dict[str, np.ndarray]) -> Grid:
+    def eta_table(self, etas: dict[str, np.ndarray]) -> Table:
         """eta by n."""
         rows = [(k, *(f"{log_interval(column):.3f}" for column in etas[k].T)) for k in KINDS]
         columns = ("feature", *(f"n = 10^{power}" for power in self.powers))
-        return Grid("eta for the optimal values", columns, rows)
+        return Table("exploration-2", "eta for the optimal values", columns, rows)
 
-    def regret_plot(self, found: dict[str, Regret]) -> Plot:
+    def regret_plot(self, found: dict[str, Regret]) -> Figure:
         """Regret against episodes."""
         shown = np.unique(np.geomspace(1, self.config.episodes, 60).astype(int)) - 1
         curves = []
         for i, (group, regret) in enumerate(found.items()):
-            color, look = COLORS[group.split(",")[0]], "dashed" if i > 2 else "line"
-            curves.append(
-                curve(group, shown + 1, log_interval(regret.curve[:, shown]), look, color)
-            )
+            color, dash = COLORS[group.split(",")[0]], "--" if i > 2 else "-"
+            summary = log_interval(regret.curve[:, shown])
+            curves.append(curve(group, shown + 1, summary, color, dash))
         middle = len(shown) // 2
         guide = curves[0].y[middle] * np.sqrt((shown + 1) / (shown[middle] + 1))
-        curves.append(curve("square root", shown + 1, guide, "dotted", 7))
-        return Plot("regret", "LSVI-UCB", "episodes", "regret", curves)
+        curves.append(curve("square root", shown + 1, guide, 7, ":"))
+        return log_plot("regret", "LSVI-UCB", "episodes", "regret", curves)
 
-    def eta_plot(self, etas: dict[str, np.ndarray]) -> Plot:
+    def eta_plot(self, etas: dict[str, np.ndarray]) -> Figure:
         """eta against n."""
         n = [10.0**power for power in self.powers]
-        curves = [curve(k, n, log_interval(etas[k]), "line", COLORS[k]) for k in KINDS]
-        return Plot("eta", "Bellman misspecification of learned features", "n", "eta", curves)
+        curves = [curve(k, n, log_interval(etas[k]), COLORS[k]) for k in KINDS]
+        return log_plot("eta", "Bellman misspecification of learned features", "n", "eta", curves)

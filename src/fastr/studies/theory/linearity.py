@@ -6,6 +6,16 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
+from fastr.report.table import Table
+from fastr.studies.theory import (
+    Section,
+    curve,
+    exponents,
+    interval,
+    judge,
+    log_interval,
+    log_plot,
+)
 from fastr.studies.theory.mdp import (
     FactoredMDP,
     Feature,
@@ -14,16 +24,6 @@ from fastr.studies.theory.mdp import (
     mixture,
     random_policy,
     waves,
-)
-from fastr.studies.theory.page import (
-    Grid,
-    Plot,
-    Section,
-    curve,
-    exponents,
-    interval,
-    judge,
-    log_interval,
 )
 
 STATEMENT = (
@@ -154,18 +154,17 @@ class Study:
                 abs(slope.mean - 1.0) < 0.1,
             ),
         )
-        bound = log_interval(allowed).mean
         curves = (
             curve("residual of Q", errors, log_interval(residual)),
-            curve("gamma epsilon_CP std(V)", errors, bound, "dashed", 1),
+            curve("gamma epsilon_CP std(V)", errors, log_interval(allowed).mean, 1, "--"),
         )
         title = "Q off the span of psi, worst of 20 policies"
-        plot = Plot("linearity", title, "epsilon_CP", "rms over (s, a)", curves)
+        plot = log_plot("linearity", title, "epsilon_CP", "rms over (s, a)", curves)
         rows = [
             (name, str(len(found)), f"{found.max(0)[0]:.1e}", f"{found.max(0)[1]:.3f}")
             for name, found in on_cp.items()
         ]
         columns = ("family", "policies", "largest |Q - psi^T w|", "largest |w| / bound")
-        grid = Grid("Exact CP-MDPs", columns, rows)
+        table = Table("linearity-1", "Exact CP-MDPs", columns, rows)
         title = "Q is linear in the feature"
-        return Section("linearity", title, STATEMENT, verdicts, (grid,), (plot,))
+        return Section("linearity", title, STATEMENT, verdicts, (table,), (plot,))

@@ -10,10 +10,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
+from fastr.report.plots import Figure
+from fastr.report.table import Table as Rows
+from fastr.studies.theory import Section, Verdict, curve, interval, judge, log_plot
 from fastr.studies.theory.fits import Descent, factored_fit, ranking_fits
 from fastr.studies.theory.linearity import off_span
 from fastr.studies.theory.mdp import FactoredMDP, Feature, Table, energy, mixture, population
-from fastr.studies.theory.page import Grid, Plot, Section, Verdict, curve, interval, judge
 
 STATEMENT = (
     "The paper assumes that the density is a CP product, Eq. (cp), which makes psi a linear-MDP "
@@ -41,7 +43,7 @@ LABELS = {
     "ranking normalised": "the same times exp(|psi|^2/2)/Z",
     "random": "random features",
 }
-LOOKS = {"l2": "dashed", "ranking": "dashed", "best d": "dashed", "random": "dotted"}
+DASHES = {"l2": "--", "ranking": "--", "best d": "--", "random": ":"}
 DESCENT = Descent(steps=1500, rate=0.05, starts=4, penalty=0.0)
 FLOOR = 1e-5
 """Smaller residuals are plotted as this."""
@@ -204,7 +206,7 @@ class Study:
             ),
         )
 
-    def table(self, found: dict[str, Residuals]) -> Grid:
+    def table(self, found: dict[str, Residuals]) -> Rows:
         """Residuals at every other count."""
         shown = range(1, len(self.counts), 2)
         rows = [
@@ -213,14 +215,15 @@ class Study:
             for name, values in residuals.items()
         ]
         columns = ("MDP", "feature", *(f"{self.counts[i]} features" for i in shown))
-        return Grid("Bellman-linearity residual, mean over seeds and 95 % interval", columns, rows)
+        title = "Bellman-linearity residual, mean over seeds and 95 % interval"
+        return Rows("ratio-1", title, columns, rows)
 
-    def plot(self, family: str, residuals: Residuals) -> Plot:
+    def plot(self, family: str, residuals: Residuals) -> Figure:
         """Residuals against the number of Fourier features."""
         curves = []
         for color, (name, values) in enumerate(residuals.items()):
             summary = interval(values).under(lambda part: np.maximum(part, FLOOR))
-            look = LOOKS.get(name, "line")
-            curves.append(curve(LABELS[name], self.counts, summary, look, color))
+            dash = DASHES.get(name, "-")
+            curves.append(curve(LABELS[name], self.counts, summary, color, dash))
         name, title = f"ratio-{family.split()[-1].lower()}", f"{family} MDPs"
-        return Plot(name, title, "Fourier features", "Bellman-linearity residual", curves)
+        return log_plot(name, title, "Fourier features", "Bellman-linearity residual", curves)

@@ -11,6 +11,20 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
+from fastr.report.plots import Curve, Figure
+from fastr.report.table import Table as Rows
+from fastr.studies.theory import (
+    Section,
+    Verdict,
+    crossing,
+    curve,
+    exponents,
+    how_often,
+    interval,
+    judge,
+    log_interval,
+    log_plot,
+)
 from fastr.studies.theory.certificates import TEN, Problem, log_certificate
 from fastr.studies.theory.fits import (
     KINDS,
@@ -22,20 +36,6 @@ from fastr.studies.theory.fits import (
     risk,
 )
 from fastr.studies.theory.mdp import Table, Waves, draw, peak, waves
-from fastr.studies.theory.page import (
-    Curve,
-    Grid,
-    Plot,
-    Section,
-    Verdict,
-    crossing,
-    curve,
-    exponents,
-    how_often,
-    interval,
-    judge,
-    log_interval,
-)
 
 STATEMENT = (
     "Claim (Propositions 1 and 2; remark Non-realizable case): on an exact CP-MDP the factored "
@@ -156,17 +156,17 @@ class Sieve:
             rows.append((dims, kind, f"{slope:.3f}", f"{self.predicted[kind]:.3f}", certified))
         return rows
 
-    def plot(self, errors: Errors) -> Plot:
+    def plot(self, errors: Errors) -> Figure:
         """L against n."""
         curves = []
         for color, kind in enumerate(KINDS):
             summary, power = log_interval(errors[kind]), self.predicted[kind]
             guide = float(summary.mean[0]) * (self.n / self.n[0]) ** power
-            curves.append(curve(kind, self.n, summary, "line", color))
-            curves.append(curve(f"slope {power:.2f}", self.n, guide, "dotted", color))
+            curves.append(curve(kind, self.n, summary, color))
+            curves.append(curve(f"slope {power:.2f}", self.n, guide, color, ":"))
         dims = f"d_s = {self.state_dim}, d_a = {self.action_dim}"
         title = f"Continuous, {dims}, resolution by held-out loss"
-        return Plot(f"sieve-{self.state_dim}-{self.action_dim}", title, "n", "L(g_n)", curves)
+        return log_plot(f"sieve-{self.state_dim}-{self.action_dim}", title, "n", "L(g_n)", curves)
 
 
 SIEVES = (Sieve(1, 1, finest=64, powers=(3.5, 6.5)), Sieve(2, 2, finest=8, powers=(3.5, 5.5)))
@@ -207,10 +207,10 @@ class Study:
         grids = (
             self.table(spectral, ranked, on_energy),
             self.crossing_table(spectral),
-            Grid("Exponents of L in n on continuous spaces", columns, rows),
+            Rows("separation-3", "Exponents of L in n on continuous spaces", columns, rows),
         )
         predicted = [
-            curve(f"{k}: degrees of freedom / n", self.n, self.freedom[k] / self.n, "dotted", color)
+            curve(f"{k}: degrees of freedom / n", self.n, self.freedom[k] / self.n, color, ":")
             for color, k in enumerate(KINDS)
         ]
         plots = (
@@ -361,7 +361,7 @@ class Study:
 
     def table(
         self, spectral: dict[float, Errors], ranked: dict[float, Errors], on_energy: Errors
-    ) -> Grid:
+    ) -> Rows:
         """L by n for every class, objective and MDP of the plots."""
         groups = {
             ("exact CP", "L2"): spectral[0.0],
@@ -376,9 +376,9 @@ class Study:
             for kind in KINDS
         ]
         columns = ("MDP", "objective", "class", *(f"n = {n:.1e}" for n in self.n))
-        return Grid("L on tables, geometric mean over seeds", columns, rows)
+        return Rows("separation-1", "L on tables, geometric mean over seeds", columns, rows)
 
-    def crossing_table(self, spectral: dict[float, Errors]) -> Grid:
+    def crossing_table(self, spectral: dict[float, Errors]) -> Rows:
         """Measured and predicted crossings by dial."""
         rows = []
         for dial in self.dials:
@@ -386,19 +386,19 @@ class Study:
             measured = log_interval(self.crossings(spectral[dial]))
             rows.append((f"{dial}", f"{bias:.2e}", f"{measured:.2e}", f"{predicted:.2e}"))
         columns = ("dial", "epsilon_CP^2", "n of the crossing, measured", "predicted")
-        return Grid("Where the joint class overtakes (L2 objective)", columns, rows)
+        return Rows("separation-2", "Where the joint class overtakes (L2 objective)", columns, rows)
 
     def plot(
         self, name: str, objective: str, errors: dict[float, Errors], more: list[Curve]
-    ) -> Plot:
+    ) -> Figure:
         """L against n on CP and at the dial shown."""
-        shown = (0.0, "exact CP", "line"), (self.shown, f"dial {self.shown}", "dashed")
+        shown = (0.0, "exact CP", "-"), (self.shown, f"dial {self.shown}", "--")
         curves = [
-            curve(f"{kind}, {label}", self.n, log_interval(errors[dial][kind]), look, color)
-            for dial, label, look in shown
+            curve(f"{kind}, {label}", self.n, log_interval(errors[dial][kind]), color, dash)
+            for dial, label, dash in shown
             for color, kind in enumerate(KINDS)
         ]
-        return Plot(name, f"Tables, {objective}", "n", "L(g_n)", [*curves, *more])
+        return log_plot(name, f"Tables, {objective}", "n", "L(g_n)", [*curves, *more])
 
 
 def certified_crossing(problem: Problem, cp_error: float) -> float:
