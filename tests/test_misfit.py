@@ -20,8 +20,7 @@ from fastr.core import EnvSpec, UserError
 from fastr.data import open_source, spool
 from fastr.nn.optim import Adam, Trainable
 from fastr.report.page import write_page
-from fastr.studies.misfit import data
-from fastr.studies.misfit.config import KINDS, MisfitConfig, PredictorConfig, preset
+from fastr.studies.misfit import KINDS, MisfitConfig, PredictorConfig, data, preset
 from fastr.studies.misfit.data import scales_of
 from fastr.studies.misfit.report import diagnose, open_all, page
 from fastr.studies.misfit.training import Predictor

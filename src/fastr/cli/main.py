@@ -176,7 +176,7 @@ def misfit_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:
     """fastr misfit: --preset chooses the defaults of all other options."""
     import jax
 
-    from fastr.studies.misfit.config import preset
+    from fastr.studies.misfit import preset
 
     config = preset(chosen(arguments).preset)
     if jax.default_backend() != "cpu":

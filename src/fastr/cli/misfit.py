@@ -10,7 +10,7 @@ import tyro
 from fastr.cli.show import Flag, Maybe, places, print_json, print_table
 from fastr.core import UserError
 from fastr.runs import refuse_used
-from fastr.studies.misfit.config import MisfitConfig
+from fastr.studies.misfit import MisfitConfig
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from fastr.core import EnvSpec, UserError, counted
 from fastr.data import Dataset
-from fastr.studies.misfit.config import MisfitConfig, SplitBy
+from fastr.studies.misfit import MisfitConfig, SplitBy
 
 HELD_OUT = 0.15
 """Share of the validation part, and of the test part."""
@@ -31,11 +31,6 @@ NOISE = 1e-9
 """Likewise below this share of the largest standard deviation: simulators round."""
 # Each purpose has a random stream of its own.
 SPLIT, PROJECTIONS, SAMPLE, ORDER, HELD_OUT_ORDER = range(5)
-
-
-def generator(*numbers: int) -> np.random.Generator:
-    """A random stream named by numbers."""
-    return np.random.default_rng(np.random.SeedSequence(numbers))
 
 
 class Split(NamedTuple):
@@ -179,7 +174,9 @@ def prepare(store: Dataset, config: MisfitConfig) -> Prepared:
             "would test on neighbours of training transitions: give all rows of an episode the "
             "same number, or use --split transition if they are independent."
         )
-    parts = split(store.episodes, config.split, generator(seed, SPLIT), limit=config.limit)
+    parts = split(
+        store.episodes, config.split, np.random.default_rng([seed, SPLIT]), limit=config.limit
+    )
     batch_size = config.predictor.batch_size
     for part, rows in parts._asdict().items():
         if len(rows) < batch_size:
@@ -187,30 +184,27 @@ def prepare(store: Dataset, config: MisfitConfig) -> Prepared:
                 f"{name}: the {part} part has {counted(len(rows), 'transition')}, fewer than one "
                 f"batch of {batch_size}: give more data or a smaller --batch-size."
             )
-    sample = generator(seed, SAMPLE).permutation(parts.train)[:SAMPLE_ROWS]
+    sampler = np.random.default_rng([seed, SAMPLE])
+    sample = sampler.permutation(parts.train)[:SAMPLE_ROWS]
     sampled = store.rows[np.sort(sample)]
     bounds, fourier = (store.action_low, store.action_high), config.predictor.fourier_targets
-    scales = scales_of(sampled, bounds, spec, fourier, generator(seed, PROJECTIONS))
+    scales = scales_of(sampled, bounds, spec, fourier, np.random.default_rng([seed, PROJECTIONS]))
     state, action, next_state = np.split(
         sampled, [spec.state_dim, spec.state_dim + spec.action_dim], axis=1
     )
     # What does not depend on the action has CP form: it would pass for a good fit.
     constant = np.flatnonzero(np.ptp(action, axis=0) == 0.0)
-    if not np.any(scales.target_weight):
-        raise UserError(
-            f"{name}: no coordinate of the next states varies in the training part, so there is "
-            "nothing to predict: check how the data was recorded."
-        )
-    if np.array_equal(state, next_state):
-        raise UserError(
-            f"{name}: the next state equals the state in every row: shift the next states by one "
-            "step within each episode."
-        )
-    if len(constant) == spec.action_dim:
-        raise UserError(
-            f"{name}: no coordinate of the actions varies in the training part, so the data does "
-            "not show their effect: check how the data was recorded."
-        )
+    problems = {
+        "no coordinate of the next states varies in the training part, so there is nothing to "
+        "predict: check how the data was recorded.": not np.any(scales.target_weight),
+        "the next state equals the state in every row: shift the next states by one step within "
+        "each episode.": np.array_equal(state, next_state),
+        "no coordinate of the actions varies in the training part, so the data does not show "
+        "their effect: check how the data was recorded.": len(constant) == spec.action_dim,
+    }
+    for problem, found in problems.items():
+        if found:
+            raise UserError(f"{name}: {problem}")
     return Prepared(store, parts, scales, tuple(constant.tolist()))
 
 
@@ -251,14 +245,15 @@ def training_order(
     rows: Int[np.ndarray, " rows"], seeds: Sequence[int], epoch: int
 ) -> Int[np.ndarray, "seed rows"]:
     """Every training row once, in another order for each seed and epoch."""
-    return np.array([generator(seed, ORDER, epoch).permutation(rows) for seed in seeds])
+    generators = (np.random.default_rng([seed, ORDER, epoch]) for seed in seeds)
+    return np.array([generator.permutation(rows) for generator in generators])
 
 
 def held_out_order(
     rows: Int[np.ndarray, " rows"], batch_size: int, seed: int
 ) -> Int[np.ndarray, " padded"]:
     """Every held-out row once in a fixed order, then the first ones again to fill a batch."""
-    order = generator(seed, HELD_OUT_ORDER).permutation(rows)
+    order = np.random.default_rng([seed, HELD_OUT_ORDER]).permutation(rows)
     return np.concatenate([order, order[: -len(order) % batch_size]])
 
 

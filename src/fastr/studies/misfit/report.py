@@ -3,7 +3,6 @@
 All data is checked before any training.
 """
 
-import csv
 import json
 import math
 import shlex
@@ -23,13 +22,21 @@ from fastr.report.plots import Axes, Bar, Curve, Figure, curves, intervals
 from fastr.report.table import Table
 from fastr.runs import json_value, made
 from fastr.runs.provenance import provenance
-from fastr.studies.misfit.config import KINDS, NAMES, MisfitConfig
+from fastr.studies.misfit import KINDS, NAMES, MisfitConfig
 from fastr.studies.misfit.data import Prepared, prepare
 from fastr.studies.misfit.training import LOSSES, Fitted, fit
 from fastr.studies.misfit.verdict import Evidence, by_episode, estimate, verdict
 from fastr.training.progress import stage
 
-REPORT, CURVES, EPISODES, PAGE = "report.json", "curves.csv", "episodes.csv", "report.html"
+REPORT, PAGE = "report.json", "report.html"
+CURVE_COLUMNS = (
+    *("dataset", "predictor", "seed", "epoch", "train_nce", "train_moment"),
+    *("validation_nce", "validation_moment", "seconds"),
+)
+EPISODE_COLUMNS = (
+    *("dataset", "episode", "transitions", "seed"),
+    *(f"{kind}_{loss}" for kind in KINDS for loss in LOSSES),
+)
 LEAD = (
     "Two predictors of the next state were trained on the same transitions: one factored into "
     "state, action and next state (CP), one with a joint encoder of state and action. The misfit "
@@ -56,21 +63,19 @@ def diagnose(names: Sequence[str], config: MisfitConfig, out: Path) -> dict[str,
         _summary(source, one, outcome, config)
         for source, (one, outcome) in zip(sources, done, strict=True)
     ]
+    seconds = round(time.monotonic() - start, 3)
     report = json_value(
-        {
-            "config": asdict(config),
-            "datasets": datasets,
-            "provenance": origin,
-            "seconds": round(time.monotonic() - start, 3),
-        }
+        {"config": asdict(config), "datasets": datasets, "provenance": origin, "seconds": seconds}
     )
-    rows = ({"dataset": p.store.about.name} | row for p, f in done for row in f.curves)
-    episodes = (row for p, f in done for row in _episodes(p, f, config.seeds))
     with write_errors(out):
         (out / REPORT).write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-        _write_csv(out / CURVES, rows)
-        _write_csv(out / EPISODES, episodes)
-        write_page(page(report, [one.curves for one in fitted]), out / PAGE)
+        for rows_of, columns, name in (
+            (_curves, CURVE_COLUMNS, "curves"),
+            (_episodes, EPISODE_COLUMNS, "episodes"),
+        ):
+            rows = [row for one in done for row in rows_of(*one, config.seeds)]
+            (out / f"{name}.csv").write_text(Table(name, "", columns, rows).csv(), "utf-8")
+        write_page(page(report, [one.validation for one in fitted]), out / PAGE)
     return report
 
 
@@ -127,7 +132,7 @@ def _summary(
         moment_known=1.0 - means[1, 1],
         seeds=len(config.seeds),
         test_episodes=parts["test"]["episodes"],
-        still_falling=_still_falling(fitted, chance, config.predictor.epochs),
+        still_falling=_still_falling(fitted, chance),
         quick=config.preset == "quick",
     )
     return {
@@ -161,53 +166,35 @@ def _summary(
     }
 
 
-def _still_falling(fitted: Fitted, chance: float, epochs: int) -> tuple[str, ...]:
+def _still_falling(fitted: Fitted, chance: float) -> tuple[str, ...]:
     """Predictors whose validation loss fell by over 2% of what they know in the last tenth."""
-    before, found = epochs - max(1, epochs // 10), []
-    for kind in KINDS:
-        old, new = (
-            np.mean(_history(fitted.curves, kind, "validation_nce")[epoch])
-            for epoch in (before, epochs)
-        )
-        if old - new > 0.02 * max(chance - new, 1e-3):
-            found.append(NAMES[kind])
-    return tuple(found)
+    losses = fitted.validation[..., 0].mean(axis=2)
+    epochs = losses.shape[1] - 1
+    old, new = losses[:, epochs - max(1, epochs // 10)], losses[:, epochs]
+    falling = old - new > 0.02 * np.maximum(chance - new, 1e-3)
+    return tuple(NAMES[kind] for kind, falls in zip(KINDS, falling, strict=True) if falls)
 
 
-def _history(rows: Sequence[dict[str, Any]], kind: str, column: str) -> dict[int, list[float]]:
-    """A column of the learning curves of one predictor: the values of all seeds at each epoch."""
-    found: dict[int, list[float]] = {}
-    for row in rows:
-        if row["predictor"] == kind:
-            found.setdefault(row["epoch"], []).append(row[column])
-    return found
+def _curves(prepared: Prepared, fitted: Fitted, seeds: Sequence[int]) -> Iterable[list[Any]]:
+    """The mean losses of each predictor and seed after each epoch."""
+    values, name = np.concatenate([fitted.train, fitted.validation], -1), prepared.store.about.name
+    for epoch, seconds in enumerate(fitted.seconds):
+        for i, kind in enumerate(KINDS):
+            for j, seed in enumerate(seeds):
+                yield [name, kind, seed, epoch, *values[i, epoch, j].tolist(), seconds]
 
 
-def _episodes(prepared: Prepared, fitted: Fitted, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
+def _episodes(prepared: Prepared, fitted: Fitted, seeds: Sequence[int]) -> Iterable[list[Any]]:
     """The mean test losses of each episode and seed, from which the intervals follow."""
-    names = [f"{kind}_{loss}" for kind in KINDS for loss in LOSSES]
     episodes = prepared.store.episodes[prepared.split.test]
     sums, counts = by_episode(fitted.losses, episodes)
-    for i, episode in enumerate(np.unique(episodes)):
+    for i, episode in enumerate(np.unique(episodes).tolist()):
         for j, seed in enumerate(seeds):
-            row = {"dataset": prepared.store.about.name, "episode": episode}
-            values = (sums[:, j, :, i] / counts[i]).ravel().tolist()
-            yield (
-                row
-                | {"transitions": counts[i], "seed": seed}
-                | dict(zip(names, values, strict=True))
-            )
+            losses = (sums[:, j, :, i] / counts[i]).ravel().tolist()
+            yield [prepared.store.about.name, episode, int(counts[i]), seed, *losses]
 
 
-def _write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    rows = list(rows)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        lines = csv.DictWriter(file, rows[0])
-        lines.writeheader()
-        lines.writerows(rows)
-
-
-def page(report: dict[str, Any], histories: Sequence[Sequence[dict[str, Any]]]) -> Page:
+def page(report: dict[str, Any], histories: Sequence[np.ndarray]) -> Page:
     """Both misfits of all datasets, then each dataset with its learning curves."""
     origin, datasets = report["provenance"], report["datasets"]
     return Page(
@@ -238,7 +225,7 @@ def _misfits(loss: str, datasets: Sequence[dict[str, Any]]) -> Figure:
     return intervals(f"misfit-{loss}", title, bars, f"{name} misfit ({unit})", reference=0.0)
 
 
-def _section(name: str, entry: dict[str, Any], history: Sequence[dict[str, Any]]) -> Section:
+def _section(name: str, entry: dict[str, Any], history: np.ndarray) -> Section:
     verdict, losses = entry["verdict"], entry["test_losses"]
     *reasons, conclusion = verdict["sentences"]
     parts = ", ".join(
@@ -263,16 +250,13 @@ def _section(name: str, entry: dict[str, Any], history: Sequence[dict[str, Any]]
     )
 
 
-def _learning(
-    name: str, loss: str, entry: dict[str, Any], history: Sequence[dict[str, Any]]
-) -> Figure:
+def _learning(name: str, loss: str, entry: dict[str, Any], history: np.ndarray) -> Figure:
     """Validation losses of both predictors against epochs."""
     (_, title, unit), lines = TITLES[loss], []
     for color, kind in enumerate(KINDS):
-        by_epoch = _history(history, kind, f"validation_{loss}")
-        values = np.array(list(by_epoch.values()))
-        mean, low, high = (f(values, axis=1).tolist() for f in (np.mean, np.min, np.max))
-        lines.append(Curve(NAMES[kind], list(by_epoch), mean, low, high, color=color))
+        values = history[color, ..., LOSSES.index(loss)]
+        ends = values.mean(axis=1), values.min(axis=1), values.max(axis=1)
+        lines.append(Curve(NAMES[kind], range(len(values)), *ends, color=color))
     return curves(
         name,
         f"Validation {title}: mean, lowest and highest seed",

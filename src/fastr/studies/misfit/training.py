@@ -6,7 +6,7 @@ of a linear head on the feature that predicts standardised next-state features.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from fastr.nn.precision import matmul_precision
 from fastr.representations.interactions import CP
 from fastr.representations.joint import Joint
 from fastr.representations.scores import InnerProduct, perturb, ranking_loss, ranking_losses
-from fastr.studies.misfit.config import KINDS, Kind, MisfitConfig, PredictorConfig
+from fastr.studies.misfit import KINDS, Kind, MisfitConfig, PredictorConfig
 from fastr.studies.misfit.data import (
     Batch,
     Prepared,
@@ -186,12 +186,16 @@ def _keep_better(best: Parameters, new: Parameters, better: Bool[Array, " seed"]
 
 
 class Fitted(NamedTuple):
-    """The outcome of training on one dataset."""
+    """The outcome of training on one dataset; the last axis of losses is ranking, then moment."""
 
-    curves: list[dict[str, Any]]
-    """One row per predictor, seed and epoch."""
+    train: Float[np.ndarray, "kind epoch seed 2"]
+    """Mean losses of each pass over the training part; NaN for epoch 0, before the first."""
+    validation: Float[np.ndarray, "kind epoch seed 2"]
+    """Mean losses of the validation part after each epoch."""
+    seconds: list[float]
+    """Time since the start after each epoch."""
     losses: Float32[np.ndarray, "kind seed 2 test"]
-    """Ranking and moment loss of each test row under the selected parameters."""
+    """Losses of each test row under the selected parameters."""
     selected: Int[np.ndarray, "kind seed"]
     """The epoch with the lowest ranking loss on the validation part."""
     parameters: dict[Kind, int]
@@ -242,63 +246,57 @@ def fit(prepared: Prepared, config: MisfitConfig, advance: Callable[[int, str], 
 
     `advance` is called with the number of updates done and the current losses in words.
     """
-    start, curves = time.monotonic(), []
-    candidates: dict[Kind, _Candidate]
-    candidates = {kind: _Candidate(prepared, config, kind) for kind in KINDS}
-    training: dict[Kind, np.ndarray]
-    training = dict.fromkeys(KINDS, np.full((len(config.seeds), 2), np.nan))
+    start, seconds = time.monotonic(), []
+    candidates = [_Candidate(prepared, config, kind) for kind in KINDS]
+    shape = len(KINDS), config.predictor.epochs + 1, len(config.seeds), len(LOSSES)
+    train, validation = np.full(shape, np.nan), np.empty(shape)
     for epoch in range(config.predictor.epochs + 1):
         if epoch:
-            training = _train(candidates, epoch, advance)
-        for kind, one in candidates.items():
+            train[:, epoch] = _train(candidates, epoch, advance)
+        for i, one in enumerate(candidates):
             rows = prepared.split.validation
-            validation = one.held_out(one.trainables, rows, VALIDATION).mean(axis=-1)
-            for i, seed in enumerate(config.seeds):
-                if not np.isfinite(validation[i]).all():
-                    raise RunError(
-                        f"{prepared.store.about.name}: the {kind} predictor's loss is not finite "
-                        f"after epoch {epoch} with seed {seed}; a smaller --learning-rate may help."
-                    )
-                losses = {"train": training[kind][i], "validation": validation[i]}
-                curves.append(
-                    {"predictor": kind, "seed": seed, "epoch": epoch}
-                    | {
-                        f"{p}_{n}": float(v[j])
-                        for p, v in losses.items()
-                        for j, n in enumerate(LOSSES)
-                    }
-                    | {"seconds": round(time.monotonic() - start, 3)}
+            losses = one.held_out(one.trainables, rows, VALIDATION).mean(axis=-1)
+            finite = np.isfinite(losses).all(axis=1)
+            if not finite.all():
+                raise RunError(
+                    f"{prepared.store.about.name}: the {one.program.kind} predictor's loss is not "
+                    f"finite after epoch {epoch} with seed {config.seeds[finite.argmin()]}; a "
+                    "smaller --learning-rate may help."
                 )
+            validation[i, epoch] = losses
             # The untrained predictor is never selected.
             if epoch:
-                one.select(epoch, validation[:, 0])
+                one.select(epoch, losses[:, 0])
+        seconds.append(round(time.monotonic() - start, 3))
     return Fitted(
-        curves,
-        np.stack([one.test() for one in candidates.values()]),
-        np.stack([one.selected for one in candidates.values()]),
-        {kind: parameters(one.best) // len(config.seeds) for kind, one in candidates.items()},
+        train,
+        validation,
+        seconds,
+        np.stack([one.test() for one in candidates]),
+        np.stack([one.selected for one in candidates]),
+        {one.program.kind: parameters(one.best) // len(config.seeds) for one in candidates},
     )
 
 
 def _train(
-    candidates: dict[Kind, _Candidate], epoch: int, advance: Callable[[int, str], None]
-) -> dict[Kind, Float[np.ndarray, "seed 2"]]:
+    candidates: Sequence[_Candidate], epoch: int, advance: Callable[[int, str], None]
+) -> Float[np.ndarray, "kind seed 2"]:
     """One pass over the training part; the mean losses."""
-    prepared, config = candidates["cp"].prepared, candidates["cp"].config
+    prepared, config = candidates[0].prepared, candidates[0].config
     batch_size = config.predictor.batch_size
     order = training_order(prepared.split.train, config.seeds, epoch)
     before = (epoch - 1) * (order.shape[-1] // batch_size)
-    sums: dict[Kind, Any] = dict.fromkeys(KINDS, 0.0)
+    sums: list[Any] = [0.0] * len(candidates)
     done = 0
     for piece in pieces(prepared.store.rows, order, batch_size):
         rows = jax.device_put(piece.content)
-        for kind, one in candidates.items():
+        for i, one in enumerate(candidates):
             one.trainables, losses = one.program.train(
                 one.trainables, prepared.scales, rows, before + piece.first, piece.batches
             )
-            sums[kind] += losses
+            sums[i] += losses
         done += piece.batches
         # Waits for the device, so that the display is right and no queue builds up.
-        cp, joint = (float(jnp.mean(sums[kind][..., 0])) / done for kind in KINDS)
+        cp, joint = (float(jnp.mean(each[..., 0])) / done for each in sums)
         advance(piece.batches, f"epoch {epoch}: CP {cp:.3f}, joint {joint:.3f}")
-    return {kind: np.asarray(sums[kind]) / done for kind in KINDS}
+    return np.stack([np.asarray(each) / done for each in sums])

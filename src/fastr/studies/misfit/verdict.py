@@ -219,24 +219,23 @@ def _in_words(misfit: Estimate, size: Size, unit: str) -> str:
 
 
 def _doubts(evidence: Evidence, sizes: set[Size]) -> list[str]:
-    found = []
-    if constant := evidence.constant_actions:
-        found.append(
-            f"{counted(len(constant), 'action coordinate')} of {evidence.action_dim} never vary "
-            f"(counted from 0: {', '.join(map(str, constant))}): the data does not show their "
-            "effect."
-        )
-    if evidence.seeds < 3:
-        seeds = counted(evidence.seeds, "training seed")
-        found.append(f"Only {seeds}: the variation of training is hardly known; use five.")
-    if evidence.test_episodes < 10:
-        episodes = counted(evidence.test_episodes, "test episode")
-        found.append(f"Only {episodes}: the interval is rough.")
-    for name in evidence.still_falling:
-        found.append(f"The {name} predictor was still improving: train with more --epochs.")
-    if evidence.quick:
-        found.append("Preset quick: the numbers are not comparable with those of preset paper.")
-    settled = sizes - {"undecided", "unknown"}
-    if len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"}):
-        found.append("The two misfits disagree in size.")
-    return found
+    constant, settled = evidence.constant_actions, sizes - {"undecided", "unknown"}
+    doubts = {
+        f"{counted(len(constant), 'action coordinate')} of {evidence.action_dim} never vary "
+        f"(counted from 0: {', '.join(map(str, constant))}): the data does not show their "
+        "effect.": bool(constant),
+        f"Only {counted(evidence.seeds, 'training seed')}: the variation of training is hardly "
+        "known; use five.": evidence.seeds < 3,
+        f"Only {counted(evidence.test_episodes, 'test episode')}: the interval is rough.": (
+            evidence.test_episodes < 10
+        ),
+        **{
+            f"The {name} predictor was still improving: train with more --epochs.": True
+            for name in evidence.still_falling
+        },
+        "Preset quick: the numbers are not comparable with those of preset paper.": evidence.quick,
+        "The two misfits disagree in size.": (
+            len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"})
+        ),
+    }
+    return [doubt for doubt, applies in doubts.items() if applies]
