@@ -14,7 +14,7 @@ from fastr.core import EnvSpec, Method
 from fastr.representations.interactions import CPConfig, TuckerConfig
 from fastr.representations.ranking import RankingConfig
 from fastr.representations.scores import perturb
-from fastr.studies.coverage import Rows, core_gradient, measure, random_rows, ranks, standardised
+from fastr.studies.probes import Rows, core_gradient, measure, random_rows, ranks, standardised
 from fastr.training.config import grounded, named, preset
 from fastr.training.cost import network_parameters, products
 

@@ -11,7 +11,7 @@ from fastr.cli.training import check_possible, start
 from fastr.cli.transfer import returns_of
 from fastr.core import EnvSpec, UserError
 from fastr.runs.directory import RunDirectory, RunWriter
-from fastr.studies.transfer import linear_cka
+from fastr.studies.probes import linear_cka
 from fastr.training.config import from_json, preset, to_json
 from fastr.training.learner import Engine
 from fastr.training.loop import train

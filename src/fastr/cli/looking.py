@@ -121,7 +121,7 @@ class Info:
 
         result = info(self.config, spec(self.config.task, self.config.frame_skip))
         if self.coverage:
-            from fastr.studies.coverage import coverage_of
+            from fastr.studies.probes import coverage_of
 
             result["coverage"] = [asdict(entry) for entry in coverage_of(self.config)]
         if self.json:

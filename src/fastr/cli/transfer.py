@@ -111,7 +111,7 @@ class Transfer:
         """Write the tables and curves of finished runs, and print the tables."""
         from fastr.export.play import greedy_returns
         from fastr.report.plots import compared_curves
-        from fastr.studies.transfer import changes
+        from fastr.studies.probes import changes
 
         task = conditions[0].config.task
         unadapted = {}

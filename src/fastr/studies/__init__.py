@@ -1,1 +1,1 @@
-"""Transfer, gradient coverage, misfit, theory; the paper's experiments as values."""
+"""Gradient coverage and transfer (`probes`), misfit, theory; the paper's experiments as values."""
