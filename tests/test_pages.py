@@ -7,8 +7,18 @@ import shutil
 
 import pytest
 
-from fastr.report.page import Page, Section, write_page
-from fastr.report.plots import Axes, Bar, Curve, Marker, curves, intervals, markers
+from fastr.report.page import (
+    Axes,
+    Bar,
+    Curve,
+    Marker,
+    Page,
+    Section,
+    curves,
+    intervals,
+    markers,
+    write_page,
+)
 from fastr.report.table import Cell, Table
 from report_inputs import HOSTILE
 

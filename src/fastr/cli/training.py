@@ -166,7 +166,7 @@ def train_and_draw(
 
 def draw(config: TrainConfig, writer: RunWriter) -> None:
     """The learning curve, as a picture and as numbers, once every seed has an evaluation."""
-    from fastr.report.plots import learning_curve
+    from fastr.report.page import learning_curve
     from fastr.runs.summary import curve_csv
 
     rows, title = writer.rows(), f"{config.task}, {config.method}"

@@ -110,7 +110,7 @@ class Transfer:
     def report(self, conditions: Sequence[Condition], rows: dict[str, list], out: Path) -> int:
         """Write the tables and curves of finished runs, and print the tables."""
         from fastr.export.play import greedy_returns
-        from fastr.report.plots import compared_curves
+        from fastr.report.page import compared_curves
         from fastr.studies.probes import changes
 
         task = conditions[0].config.task

@@ -4,9 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fastr.core import counted
-from fastr.report import plots, stats
-from fastr.report.page import Section
-from fastr.report.plots import Axes, Bar, Marker
+from fastr.report import page, stats
+from fastr.report.page import Axes, Bar, Marker, Section
 from fastr.report.reading import Found, Misfit, parsed
 from fastr.report.series import NAMES, TABLE_TASKS, Final, Origin, finals, horizons, labels, united
 from fastr.report.stats import FRAMES, Middle, Published, published
@@ -44,10 +43,10 @@ def looks(here: Sequence[str], everyone: Sequence[str]) -> dict[str, tuple[int, 
     result: dict[str, tuple[int, object]] = {}
     for label in here:
         # From the eighth method on colours come again, with another dash.
-        color = families.index(label.partition(", ")[0]) % plots.GREY
+        color = families.index(label.partition(", ")[0]) % page.GREY
         before = sum(place == color for place, _ in result.values())
-        dash = 1 + (before - 1) % (len(plots.DASHES) - 1) if before else 0
-        result[label] = color, plots.DASHES[dash]
+        dash = 1 + (before - 1) % (len(page.DASHES) - 1) if before else 0
+        result[label] = color, page.DASHES[dash]
     return result
 
 
@@ -59,11 +58,11 @@ def curves_section(numbers: Sequence[Final]) -> Section:
         here = {final.label: final for final in numbers if final.task == task}
         styles = looks(sorted(here, key=everyone.index), everyone)
         lines = [
-            plots.banded(label, here[label].evaluated, here[label].returns, *style)
+            page.banded(label, here[label].evaluated, here[label].returns, *style)
             for label, style in styles.items()
         ]
-        axes = Axes(plots.FRAMES_LABEL, plots.RETURN)
-        figures.append(plots.curves(taken[-1], task, lines, axes))
+        axes = Axes(page.FRAMES_LABEL, page.RETURN)
+        figures.append(page.curves(taken[-1], task, lines, axes))
     text = (
         "Greedy evaluation return against frames (simulator steps; an agent step is several). "
         "Lines are means over seeds, bands one standard deviation, where all seeds of a method "
@@ -176,7 +175,7 @@ def aggregate_section(found: Sequence[Final], seed: int) -> Section:
         few = min(min(i.runs) / len(i.tasks) for i in pairs) < 5
         label = "P(X > Y) + P(X = Y) / 2, mean over shared tasks"
         title = "Probability of improvement"
-        figures.append(plots.intervals("improvement", title, bars, label, 0.5, [FEW] * few))
+        figures.append(page.intervals("improvement", title, bars, label, 0.5, [FEW] * few))
     texts = [
         "Over the DM Control Suite tasks whose returns lie between 0 and 1,000. Each run counts "
         "with the mean of its last ten evaluations up to the last frame that all compared methods "
@@ -196,7 +195,7 @@ def middle_figure(
     panel: Sequence[Middle],
     until: Mapping[str, int],
     styles: Mapping[str, tuple[int, object]],
-) -> plots.Figure:
+) -> page.Figure:
     """Interquartile means of the methods on one set of tasks."""
     tasks = panel[0].tasks
     where = ", ".join(f"{task} at {counted(until[task], 'frame')}" for task in tasks)
@@ -205,7 +204,7 @@ def middle_figure(
         for one in panel
     ]
     few = min(one.runs for one in panel) / len(tasks) < 5
-    return plots.intervals(
+    return page.intervals(
         f"iqm-{place}",
         f"Interquartile mean {f'on {tasks[0]}' if len(tasks) == 1 else f'over {len(tasks)} tasks'}",
         bars,
@@ -221,7 +220,7 @@ def misfit_section(misfits: Sequence[Misfit], measured: Mapping[str, float]) -> 
         bars = [Bar(f"{one.task} ({one.dataset})", *getattr(one, kind)) for one in misfits]
         title = f"Excess test loss of CP over joint: {label}"
         figures.append(
-            plots.intervals(f"misfit-{kind}", title, bars, f"{label} (CP less joint)", 0.0)
+            page.intervals(f"misfit-{kind}", title, bars, f"{label} (CP less joint)", 0.0)
         )
     known = [one for one in misfits if one.task in gain]
     names = [one.task if one.task in measured else f"{one.task} (paper)" for one in known]
@@ -233,9 +232,7 @@ def misfit_section(misfits: Sequence[Misfit], measured: Mapping[str, float]) -> 
         ]
         axes = Axes(f"{label} (CP less joint)", "return gain: FaStR less CTRL-SR")
         title = f"Return gain against {label}"
-        figures.append(
-            plots.markers(f"misfit-gain-{kind}", title, points, axes, "action dimension")
-        )
+        figures.append(page.markers(f"misfit-gain-{kind}", title, points, axes, "action dimension"))
     text = (
         "Excess test loss of a factored predictor over a joint one (docs/misfit.md). (paper): the "
         "gain is from the paper's Table 1, as no pair of runs is given."

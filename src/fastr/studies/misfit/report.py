@@ -17,8 +17,7 @@ import numpy as np
 
 from fastr.core import UserError, counted, write_errors
 from fastr.data import Dataset, Source, open_source, require_bounds, spool
-from fastr.report.page import Page, Section, write_page
-from fastr.report.plots import Axes, Bar, Curve, Figure, curves, intervals
+from fastr.report.page import Axes, Bar, Curve, Figure, Page, Section, curves, intervals, write_page
 from fastr.report.table import Table
 from fastr.runs import json_value, made
 from fastr.runs.provenance import provenance

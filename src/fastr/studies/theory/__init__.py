@@ -18,7 +18,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from fastr.report import page
-from fastr.report.plots import Axes, Curve, Figure, curves
+from fastr.report.page import Axes, Curve, Figure, curves
 from fastr.report.table import Cell, Table
 
 Line = Float[np.ndarray, " point"]

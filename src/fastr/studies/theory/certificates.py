@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy.random import Generator
 from scipy import optimize
 
-from fastr.report.plots import Axes, Figure, curves
+from fastr.report.page import Axes, Figure, curves
 from fastr.report.table import Table
 from fastr.studies.theory import Section, Verdict, curve, judge
 from fastr.studies.theory.fits import KINDS

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from numpy.random import Generator
 from scipy import optimize
 
-from fastr.report.plots import Figure
+from fastr.report.page import Figure
 from fastr.report.table import Table
 from fastr.studies.theory import (
     Section,

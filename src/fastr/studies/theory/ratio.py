@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
-from fastr.report.plots import Figure
+from fastr.report.page import Figure
 from fastr.report.table import Table as Rows
 from fastr.studies.theory import Section, Verdict, curve, interval, judge, log_plot
 from fastr.studies.theory.fits import Descent, factored_fit, ranking_fits

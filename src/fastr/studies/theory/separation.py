@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
-from fastr.report.plots import Curve, Figure
+from fastr.report.page import Curve, Figure
 from fastr.report.table import Table as Rows
 from fastr.studies.theory import (
     Section,
