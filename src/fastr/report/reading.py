@@ -20,7 +20,7 @@ from fastr.report.page import PAGE
 from fastr.report.series import Curve, Origin, Series
 from fastr.report.table import shown
 from fastr.runs.directory import CONFIG, RunDirectory, parsed_row
-from fastr.runs.untrusted import bounded_bytes
+from fastr.runs.untrusted import bounded_bytes, reading
 
 LARGEST = 1e12
 """A frame number or return beyond this is a mistake."""
@@ -34,7 +34,7 @@ OWN_TABLES = ("table.csv", "moved.csv")
 REQUIRED = ("kind", "command", "commit", "hardware", "seeds")
 """Keys of a sidecar; docs/report.md describes each."""
 TEXTS = ("command", "commit", "hardware", "task", "method", "variant", "note")
-KNOWN = (*REQUIRED, *TEXTS[3:], "frames")
+KNOWN = {*REQUIRED, *TEXTS, "frames"}
 LONGEST = 1_000
 """Characters of a sidecar's text."""
 
@@ -129,8 +129,8 @@ def take(path: Path, found: Found) -> None:
         raise UserError(f"{path} is neither a run directory nor results (.csv or .jsonl).")
     elif not sidecar.is_file():
         raise UserError(
-            f"{path} has no {sidecar.name} beside it to say what it is; "
-            f"write one (docs/report.md) or name it with --compare."
+            f"{path} has no {sidecar.name} to describe it; write one (docs/report.md) or name it "
+            "with --compare."
         )
     elif (about := read_sidecar(sidecar))["kind"] == "coverage":
         found.tables[path] = table_lines(path)
@@ -205,10 +205,9 @@ def run_origin(path: Path, provenance: Mapping[str, Any]) -> Origin:
 def read_sidecar(path: Path) -> dict[str, Any]:
     """The provenance of a results file; UserError that names what is wrong with it."""
     content = json_object(path)
-    for name in content:
-        if name not in KNOWN:
-            suggestion = nearest(name, KNOWN)
-            raise UserError(f"{path}: {shown(name, 40)} is not a key of a sidecar.{suggestion}")
+    if odd := [name for name in content if name not in KNOWN]:
+        suggestion = nearest(odd[0], KNOWN)
+        raise UserError(f"{path}: {shown(odd[0], 40)} is not a key of a sidecar.{suggestion}")
     if absent := [name for name in REQUIRED if name not in content]:
         raise UserError(f"{path} lacks {', '.join(absent)}.")
     if content["kind"] not in ("returns", "coverage"):
@@ -324,14 +323,9 @@ def file_evaluations(path: Path) -> Evaluations:
 
 def table_lines(path: Path, needed: Sequence[str] = ()) -> list[dict[str, str]]:
     """The lines of a CSV file by column; UserError unless it has those needed."""
-    # Some versions of csv pass a NUL on, others refuse it.
-    text = read_text(path).replace("\0", "\ufffd")
-    try:
-        reader = csv.DictReader(io.StringIO(text), strict=True)
-        names = list(reader.fieldnames or ())
-        lines = list(reader)
-    except csv.Error as error:
-        raise UserError(f"{path} is not a CSV file ({error}).") from error
+    with reading(path):
+        reader = csv.DictReader(io.StringIO(read_text(path)), strict=True)
+        names, lines = list(reader.fieldnames or ()), list(reader)
     if not lines:
         raise UserError(f"{path} has no lines.")
     if absent := [name for name in needed if name not in names]:
@@ -349,10 +343,8 @@ def table_lines(path: Path, needed: Sequence[str] = ()) -> list[dict[str, str]]:
 
 def json_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
-    try:
+    with reading(path):
         content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON.") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a JSON object.")
     return content
@@ -360,18 +352,14 @@ def json_object(path: Path) -> dict[str, Any]:
 
 def read_text(path: Path) -> str:
     """A file's content; UserError if it is not a readable text of bounded size."""
-    try:
+    with reading(path):
         return bounded_bytes(path, LARGEST_FILE).decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text.") from error
 
 
 def frame_number(cell: object, place: str, name: str = "frames") -> int:
     """A whole number from zero."""
-    number = parsed(cell)
-    if not (0 <= number <= LARGEST and number == int(number)):
+    number = finite(cell, place, name)
+    if not (number >= 0 and number.is_integer()):
         raise UserError(
             f"{place}: {name} is {shown(repr(cell), 40)}; it must be a whole number from 0."
         )

@@ -29,7 +29,7 @@ VERDICTS = {
 }
 LEAD = (
     "Each section states a claim of the paper, what was measured, and whether the measurement "
-    "agrees. A claim that does not hold is marked so."
+    "agrees (more in docs/theory.md). A claim that does not hold is marked so."
 )
 
 

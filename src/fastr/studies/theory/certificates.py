@@ -19,19 +19,14 @@ from fastr.studies.theory.fits import KINDS
 
 STATEMENT = (
     "Theorem 1: the logarithm of the factored class's covering number is at most the sum of its "
-    "encoders', at radii epsilon/(3 B_m B_phi), epsilon/(3 B_m B_phi) and epsilon/(3 B_phi^2). "
-    "With L-Lipschitz encoders the exponent is D_max = max(d_s, d_a) instead of "
+    "encoders'. With L-Lipschitz encoders the exponent is D_max = max(d_s, d_a) instead of "
     "D_sum = d_s + d_a (App. Lipschitz Instantiation).",
-    "Proposition 1: with probability 1 - delta, L(g_n) is at most epsilon_CP^2 + 8 R_n(G) + "
-    "4 R_n(H) + 2 (2 B_g + B_g^2) sqrt(2 log(1/delta)/n), Eq. (finite-sample). Proposition 2: the "
-    "sample sizes at which these certificates reach epsilon^2 have the ratio "
-    "Theta(epsilon^(-2 min(d_s, d_a))), Eq. (sample-ratio), as epsilon goes to 0; at a given n "
-    "the constants decide which certificate is the smaller one.",
-    "Two constants differ from the paper's. The joint encoder has the Lipschitz constant sqrt(2) "
-    "B_phi L, which the inclusion of the factored in the joint class needs. The entropy constant "
-    "covers radii up to B_g, as the lemma on entropy integrals asks. The constant c of the "
-    "Lipschitz entropy bound, open in the paper, is 1; so are all norms and L. Domains are unit "
-    "cubes, d = 512, delta = 0.05.",
+    "Proposition 1, Eq. (finite-sample), bounds L(g_n) with probability 1 - delta. Proposition 2, "
+    "Eq. (sample-ratio): the sample sizes at which these certificates reach epsilon^2 have the "
+    "ratio Theta(epsilon^(-2 min(d_s, d_a))) as epsilon goes to 0; at a given n constants decide.",
+    "All norms, L and the constant c that the paper leaves open are 1, domains are unit cubes, "
+    "d = 512, delta = 0.05. The joint encoder's Lipschitz constant is sqrt(2) B_phi L, which the "
+    "inclusion of the classes needs; the entropy constant covers radii up to B_g.",
 )
 LONG = 3.0
 """A larger B_phi, for which the certificates at a usual n have the other order."""

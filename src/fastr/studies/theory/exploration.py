@@ -33,13 +33,10 @@ STATEMENT = (
     "Claim (App. Conditional Implication for LSVI-UCB): with a feature that makes Bellman backups "
     "linear up to eta, the regret of LSVI-UCB is of order sqrt(T) plus T times eta, "
     "Eq. (misspecified-regret); and a factored feature reaches a small eta with fewer transitions.",
-    "Measured on a chain of three regions, each opened by turning a dial near its own key, with "
-    "the reward at the far end: exactly CP with d = 9, a different chain for every seed. Features "
-    "of the same d are learned by the L2 objective from n transitions, and frozen. eta is computed "
-    "by linear programs: max over (s,a), the best w of any norm, the worst V of LSVI-UCB's own "
-    "dynamic program in four episodes (or, against n, of the optimal one). Regret is exact.",
-    "The bound holds for every MDP: an exponent above one half by more than logarithms explain "
-    "contradicts it, a smaller one never does. The bonus is a constant, far below the proof's.",
+    "Measured on a chain of regions, each opened by turning a dial near its own key: exactly CP "
+    "with d = 9, another chain for every seed. Features of the same d are learned by the L2 "
+    "objective from n transitions. eta and regret are exact; the bonus is a constant, far below "
+    "the proof's. An exponent well above one half contradicts the bound, a smaller one never does.",
 )
 STEEPEST = 0.6
 """The largest fitted exponent of the regret that counts as a square root, up to logarithms."""

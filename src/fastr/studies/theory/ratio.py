@@ -18,21 +18,13 @@ from fastr.studies.theory.linearity import off_span
 from fastr.studies.theory.mdp import FactoredMDP, Feature, Table, energy, mixture, population
 
 STATEMENT = (
-    "The paper assumes that the density is a CP product, Eq. (cp), which makes psi a linear-MDP "
-    "feature, and trains psi by the ranking loss of Eq. (nce), which fits the log ratio as one. "
-    "Neither assumption implies the other. If log P(s'|s,a)/q(s') = psi^T m - log Z(s,a), the "
-    "density is q exp(psi^T m) / Z, which is not linear in psi.",
-    "The Fourier critic connects them: exp(psi^T m) is exp(|psi|^2/2) exp(|m|^2/2) times a "
-    "Gaussian kernel, so that E[V(s')|s,a] is, in the limit of many frequencies w, linear in "
-    "exp(|psi|^2/2) / Z(s,a) times the sines and cosines of w^T psi. A critic on plain sines and "
-    "cosines lacks the factor in front; since Z depends on (s,a) through psi alone, enough of them "
-    "still approximate the product.",
-    "Measured: psi of d coordinates learned at n = infinity by the L2 objective (density) and by "
-    "the ranking loss (log ratio), on exact CP-MDPs and on energy-based MDPs whose log ratio is "
-    "exactly CP. The residual is the share of E[V(s')|s,a] over random V that no linear function "
-    "of the features explains: 0 is a linear-MDP feature, 1 is useless. `best d` is the smallest "
-    "residual of any d features (singular values), `random` is as many random numbers per (s,a) "
-    "as there are Fourier features.",
+    "The paper assumes that the density is a CP product, Eq. (cp), and trains psi by the ranking "
+    "loss of Eq. (nce), which fits the log ratio as one. Neither implies the other: q exp(psi^T m) "
+    "/ Z is not linear in psi. The Fourier critic connects them: exp(psi^T m) is exp(|psi|^2/2) "
+    "exp(|m|^2/2) times a Gaussian kernel.",
+    "Measured at n = infinity: the share of E[V(s')|s,a] over random V that no linear function of "
+    "the features explains. 0 is a linear-MDP feature, 1 is useless; `best d` is the smallest of "
+    "any d features, `random` is of as many random numbers as there are Fourier features.",
 )
 LABELS = {
     "l2": "psi of the L2 objective",

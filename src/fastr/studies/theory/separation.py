@@ -41,12 +41,9 @@ STATEMENT = (
     "Claim (Propositions 1 and 2; remark Non-realizable case): on an exact CP-MDP the factored "
     "class needs fewer samples than the joint class for the same L; off CP it stops improving at "
     "epsilon_CP^2, and for large n the joint class overtakes it.",
-    "Measured on tables: 27 states and 27 actions, grids in three dimensions (the smallest D_max "
-    "that Proposition 2 covers); the kernel is a sum of cosines with K = 3 products. L2 objective, "
-    "Eq. (empirical-risk): the joint minimiser is exact, the factored one the best of several "
-    "alternating descents. Ranking loss, Eq. (nce): the whole sample is one batch. In `log ratio "
-    "CP` the log density is a sum of the same cosines. Prediction: L = (degrees of freedom) / n, "
-    "with K (|S||A| + |S| - K) for the joint and K (2|S| + |A| - 2) for the factored class, plus "
+    "Measured on tables of 27 states and 27 actions, whose kernel is a sum of K = 3 products of "
+    "cosines; in `log ratio CP` its logarithm is. Prediction: L = (degrees of freedom) / n, with "
+    "K (|S||A| + |S| - K) for the joint and K (2|S| + |A| - 2) for the factored class, plus "
     "epsilon_CP^2 for the latter, so that the curves cross at n = (difference) / epsilon_CP^2.",
     "Measured on continuous spaces: encoders constant on the cells of a grid whose resolution "
     "held-out data choose. Balancing bias k^-2 against k^D numbers to estimate gives L of order "
