@@ -20,7 +20,7 @@ from fastr.report.reading import (
     read_sidecar,
 )
 from fastr.report.series import finals, united
-from fastr.report.table import csv_cell, latex, markdown, shown
+from fastr.report.table import csv_cell, latex, markdown
 from report_inputs import misfit_report, write_run
 
 QUICKLY = settings(
@@ -136,13 +136,10 @@ def test_no_file_is_read_beyond_a_bound(tmp_path):
     ("text", "said"),
     [
         ("frames,seed\n1,2\n", "no column return"),
-        ("frames,seed,return\n", "has no lines"),
         ("frames,seed,return\n1,0,2\n1,0,3\n", "frame 1 of this seed occurs twice"),
         ("frames,seed,return\n1.5,0,2\n", "line 2: frames is '1.5'"),
         ("frames,seed,return\n-1,0,2\n", "frames is '-1'"),
         ("frames,seed,return\n1,0,nan\n", "return is 'nan'"),
-        ("frames,seed,return\n1,0,1e400\n", "return is '1e400'"),
-        ("frames,seed,return\n1,,2\n", "the seed is ''"),
         ("frames,seed,return\n1,0\n", "line 2"),
         ("frames,seed,return,seed\n1,0,2,3\n", "two columns of the same name"),
     ],
@@ -161,10 +158,7 @@ def test_a_wrong_table_is_said_with_its_place(tmp_path, text, said):
         ({"seeds": [1]}, "seed 0, which its sidecar does not name"),
         ({"comand": "x"}, "Did you mean command"),
         ({"commit": None}, "lacks commit"),
-        ({"seeds": "0"}, "list of whole numbers"),
         ({"kind": "curve"}, "returns, coverage"),
-        ({"hardware": ""}, "hardware must be a text"),
-        ({"frames": 1.5}, "frames is 1.5"),
         ({"method": None}, "method is in neither"),
     ],
 )
@@ -258,13 +252,6 @@ def test_no_text_is_a_formula_in_a_spreadsheet(text):
     csv.writer(out).writerow([csv_cell(text)])
     ((cell,),) = csv.reader(io.StringIO(out.getvalue()))
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
-
-
-@given(some.text(alphabet=some.characters(codec="utf-8")))
-def test_shown_text_is_one_visible_line(text):
-    assert len(shown(text).splitlines()) <= 1
-    assert "\u202e" not in shown(text)
-    assert "\x1b" not in shown(text)
 
 
 def test_latex_and_markdown_are_text():

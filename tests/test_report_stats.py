@@ -15,7 +15,6 @@ from fastr.report.stats import (
     iqm,
     middles,
     probability_of_improvement,
-    resampled,
 )
 
 # Runs x tasks, as in rliable's tests, which give 1.5, 2 and 1/3 for these.
@@ -56,18 +55,6 @@ def test_improvement_is_the_mann_whitney_statistic_over_all_pairs():
     assert probability_of_improvement([x[None]], [y[None]]) == pytest.approx(u / 49)
 
 
-def test_resampling_stays_within_tasks():
-    scores = [np.array([1.0, 2.0]), np.array([10.0, 20.0, 30.0])]
-    first, second = resampled(scores, np.random.default_rng(0), 500)
-    assert first.shape == (500, 2)
-    assert second.shape == (500, 3)
-    assert set(first.ravel()) == {1.0, 2.0}
-    assert set(second.ravel()) == {10.0, 20.0, 30.0}
-    # With replacement: all equal in 2 of 4 and 3 of 27 draws.
-    assert (first[:, 0] == first[:, 1]).mean() == pytest.approx(0.5, abs=0.1)
-    assert (np.ptp(second, axis=1) == 0).mean() == pytest.approx(1 / 9, abs=0.06)
-
-
 def test_the_interval_is_that_of_every_resample_by_hand():
     """Two runs of one task, 0 and 1: the mean is 0, 0.5 or 1 with weights 1/4, 1/2, 1/4."""
     found = interval(iqm, [[np.array([0.0, 1.0])]], np.random.default_rng(0))
@@ -86,14 +73,6 @@ def test_the_interval_agrees_with_scipys_bootstrap():
         rng=np.random.default_rng(5),
     ).confidence_interval
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.03)
-
-
-def test_the_seed_of_the_bootstrap_is_obeyed():
-    scores = [np.random.default_rng(0).normal(size=9)]
-    first, again, other = (interval(iqm, [scores], np.random.default_rng(s)) for s in (7, 7, 8))
-    assert first == again
-    assert first.value == other.value
-    assert (first.low, first.high) != (other.low, other.high)
 
 
 def test_methods_are_compared_where_all_of_them_were():
@@ -138,7 +117,6 @@ def test_interquartile_means_share_their_tasks():
     ("task", "counts"),
     [
         ("humanoid_CMU-run", True),
-        ("HalfCheetah-v4", False),
         ("gym:Pendulum-v1", False),
         ("dog-run@latency=2", False),
         ("lqr-lqr_2_1", False),
@@ -150,25 +128,15 @@ def test_only_returns_between_0_and_1000_are_averaged_over_tasks(task, counts):
     assert left_out == []
 
 
-def test_what_has_just_begun_takes_nobody_back():
+def test_runs_too_short_or_too_late_to_compare_are_left_out():
     found = numbers(
-        series("walker-walk", "fastr", [[0, 1, 2]]),
-        series("walker-walk", "td3", [[0, 1]], frames=(0, 10)),
-        series("walker-walk", "sac", [[0]], frames=(0,)),
-    )
-    kept, left_out = comparable(found)
-    assert [final.label for final in kept] == ["FaStR", "TD3"]
-    assert [final.label for final in left_out] == ["SAC (3-layer)"]
-
-
-def test_a_number_from_beyond_the_others_end_is_left_out():
-    found = numbers(
+        series("walker-walk", "td7", [[0]], frames=(0,)),
         series("walker-walk", "fastr", [[0, 1, 2]] * 2, frames=(0, 10, 20)),
         series("walker-walk", "td3", [[0, 1, 1]] * 2, frames=(0, 10, 20)),
         series("walker-walk", "sac", [[3]] * 2, frames=(30,)),
     )
     kept, left_out = comparable(found)
-    assert [final.label for final in left_out] == ["SAC (3-layer)"]
+    assert {final.label for final in left_out} == {"SAC (3-layer)", "TD7"}
     (panel,) = middles(kept, 0)
     assert all(math.isfinite(number) for middle in panel for number in middle.score)
     assert [(one.first, one.second) for one in improvements(kept, 0)] == [("FaStR", "TD3")]

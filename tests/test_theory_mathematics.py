@@ -272,18 +272,8 @@ def test_normalised_features_make_an_energy_linear_in_the_limit():
     model, generator = energy(6, 5, np.random.default_rng(0), features=3), np.random.default_rng(1)
     kernel, base = model.mdp.kernel, np.full(6, 1 / 6)
     features = normalised_fourier(model.feature, model.next_factor, base, 4000, generator)
-    # With few features the right combination is the kernel's own: sum over w of both sides.
-    psi, m = model.feature, model.next_factor
     assert bellman_residual(kernel, features) < 1e-6
-    assert bellman_residual(kernel, psi) > 0.1
-    frequencies = np.random.default_rng(2).normal(size=(3, 400_000))
-    gauge = np.sqrt(np.square(m).mean(0) / np.square(psi).mean((0, 1)))
-    psi, m = psi * np.sqrt(gauge), m / np.sqrt(gauge)
-    left = waves_of(psi, frequencies)
-    right = waves_of(m[None], frequencies)[0] * np.exp(0.5 * (m**2).sum(-1))[:, None]
-    weights = np.exp(0.5 * (psi**2).sum(-1)) / np.exp(psi @ m.T).sum(-1)
-    estimate = weights[..., None] * (left @ right.T) / 400_000
-    assert np.abs(estimate - kernel).max() < 0.05
+    assert bellman_residual(kernel, model.feature) > 0.1
 
 
 def test_the_bellman_residual_is_that_of_random_values():

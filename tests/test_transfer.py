@@ -131,13 +131,6 @@ def test_a_source_without_a_checkpoint_is_refused_before_anything_is_written(ref
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_a_method_without_an_encoder_has_another_way(refused, tmp_path):
-    record = {"train": to_json(preset(f"{TASK}@latency=1", "sac", "quick")), "provenance": {}}
-    RunWriter.create(tmp_path / "sac", record).close()
-    words = ["transfer", str(tmp_path / "sac"), "--shift", "dead"]
-    refused(words, f"`fastr train {TASK}@latency=1+dead --method sac`")
-
-
 def test_a_run_with_a_checkpoint_needs_its_source_no_more(source, adapted, tmp_path):
     config = heir(source, source="nowhere")
     check_possible(config, adapted.path)

@@ -97,7 +97,7 @@ class Series:
     def label(self) -> str:
         """Name on every page."""
         parts = (NAMES.get(self.method, self.method), self.variant, self.differences)
-        return ", ".join(part for part in parts if part)
+        return ", ".join(filter(None, parts))
 
     @property
     def seeds(self) -> tuple[str, ...]:
@@ -108,14 +108,11 @@ class Series:
     @property
     def order(self) -> tuple[int, str]:
         """The paper's methods first, others by name."""
-        known = list(NAMES)
-        place = known.index(self.method) if self.method in known else len(known)
-        return place, self.label
+        return [*NAMES, self.method].index(self.method), self.label
 
     def named(self, *differences: str) -> "Series":
         """The series with these differences added to its name."""
-        parts = (self.differences, *differences)
-        return replace(self, differences=", ".join(part for part in parts if part))
+        return replace(self, differences=", ".join(filter(None, (self.differences, *differences))))
 
 
 def united(found: Sequence[Series]) -> list[Series]:
@@ -125,11 +122,11 @@ def united(found: Sequence[Series]) -> list[Series]:
     )
     # Budgets may differ from task to task: they are part of a name only where they differ on one.
     told = told_apart(told, lambda one: (one.task, one.label), lambda name: name == "frames")
-    groups: dict[tuple[str, str], list[Series]] = {}
-    for one in told:
-        groups.setdefault((one.task, one.label), []).append(one)
-    joined = [one for group in groups.values() for one in join(group)]
-    return sorted(joined, key=lambda one: (one.task, *one.order))
+    keys = dict.fromkeys((one.task, one.label) for one in told)
+    groups = ([one for one in told if (one.task, one.label) == key] for key in keys)
+    return sorted(
+        (one for group in groups for one in join(group)), key=lambda one: (one.task, *one.order)
+    )
 
 
 def told_apart(
@@ -163,7 +160,7 @@ def join(group: Sequence[Series]) -> list[Series]:
         places = names if len(set(names)) == len(names) else paths
         return [one.named(place) for one, place in zip(group, places, strict=True)]
     ends = [one.last_evaluation for one in group if one.last_evaluation is not None]
-    whole = replace(
+    together = replace(
         group[0],
         curves={seed: curve for one in group for seed, curve in one.curves.items()},
         origins=tuple(origin for one in group for origin in one.origins),
@@ -171,7 +168,7 @@ def join(group: Sequence[Series]) -> list[Series]:
         last_evaluation=max(ends, default=None),
         lost=sum(one.lost for one in group),
     )
-    return [whole]
+    return [together]
 
 
 @dataclass(frozen=True, eq=False)
