@@ -34,7 +34,7 @@ page.html has the same colours lightened for its dark form.
 """
 DASHES = ("-", (0, (5, 2)), (0, (6, 2, 1, 2)), (0, (1, 1.5)), (0, (9, 3)), (0, (3, 4)))
 GREY = 7
-"""Place of the colour of whatever is no method."""
+"""Place of the colour of everything that is not a method."""
 
 
 Numbers = Sequence[float | int] | np.ndarray
@@ -294,7 +294,7 @@ class Section:
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     code: str = ""
-    """Text in a fixed width, at the end."""
+    """Preformatted text at the end."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ def claim(out: Path) -> None:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write the page, and beside it figures/NAME.* and tables/NAME.* with all numbers as CSV."""
+    """Write the page, figures/NAME.* and tables/NAME.*; all numbers are in CSV files."""
     figures, tables = path.parent / FIGURES, path.parent / TABLES
     with write_errors(path):
         for folder in (figures, tables):

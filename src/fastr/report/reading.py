@@ -253,7 +253,7 @@ def one_of(column: str, sidecar: str, name: str, path: Path) -> str:
 
 
 def external(name: str, task: str, path: Path) -> Series:
-    """A curve of others: a CSV of frames, seed and return, and of tasks if it has several."""
+    """An external curve: a CSV of frames, seed and return, and of tasks if it has several."""
     task = respelled(shown(task))
     tables = file_evaluations(path).curves
     found = [curves for (own, _), curves in tables.items() if own in ("", task)]

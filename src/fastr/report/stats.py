@@ -20,7 +20,7 @@ from fastr.report.series import FACTORED, JOINT, NAMES, TABLE_TASKS, Final, hori
 
 RESAMPLES = 2_000
 LARGEST_RETURN = 1_000.0
-"""Of the DM Control Suite's tasks but lqr's: rewards from 0 to 1 over 1,000 steps."""
+"""Of DM Control Suite tasks except lqr: rewards from 0 to 1 over 1,000 steps."""
 SCALED = frozenset(task for task in suite_tasks() if not task.startswith("lqr-"))
 """Tasks whose returns share that scale; lqr's rewards have no lower bound."""
 FRAMES = 1_000_000
@@ -52,11 +52,6 @@ def probability_of_improvement(first: Stacks, second: Stacks) -> Float64[np.ndar
     return np.mean(per_task, axis=0)
 
 
-def resampled(scores: Scores, generator: np.random.Generator, resamples: int) -> Stacks:
-    """Runs drawn with replacement within each task."""
-    return [task[generator.integers(len(task), size=(resamples, len(task)))] for task in scores]
-
-
 def interval(
     statistic: Callable[..., Float64[np.ndarray, " resamples"]],
     groups: Sequence[Scores],
@@ -68,7 +63,13 @@ def interval(
     value = float(statistic(*([task[None] for task in group] for group in groups))[0])
     if any(len(task) < 2 for group in groups for task in group):
         return Interval(value, None, None)
-    draws = statistic(*(resampled(group, generator, resamples) for group in groups))
+    # Runs are drawn with replacement within each task.
+    draws = statistic(
+        *(
+            [task[generator.integers(len(task), size=(resamples, len(task)))] for task in group]
+            for group in groups
+        )
+    )
     low, high = np.quantile(draws, (0.025, 0.975))
     return Interval(value, float(low), float(high))
 

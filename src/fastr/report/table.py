@@ -1,6 +1,6 @@
-"""A table as CSV, LaTeX and Markdown, and names of others as text in each of them.
+"""A table as CSV, LaTeX and Markdown.
 
-Names of tasks, methods and files come from others: no form takes one for markup or a command.
+Names of tasks, methods and files are untrusted: no form takes one for markup or a command.
 """
 
 import csv
@@ -32,7 +32,7 @@ LATEX = {
 }
 MARKDOWN = re.compile(r"([\\`*_{}\[\]#!|~])")
 LINKS = {"@": "&#64;", "://": "&#58;//", "www.": "www&#46;"}
-"""What renderers make links of, unasked."""
+"""Text that renderers turn into links."""
 
 
 class Cell(NamedTuple):

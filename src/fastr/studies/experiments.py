@@ -18,7 +18,7 @@ from fastr.report.series import EXTRA_TASKS, FACTORED, JOINT, TABLE_TASKS
 
 Name = Literal["table1", "ablation", "transfer", "misfit", "smoke"]
 SEEDS: dict[Preset, tuple[int, ...]] = {"paper": (0, 1, 2, 3, 42), "quick": (0,)}
-"""Of the presets of `fastr train`; the paper's are in App. Shared Training Protocol."""
+"""Seeds of the presets of `fastr train`; the paper's: App. Shared Training Protocol."""
 FRAMES: dict[Preset, int] = {"paper": 1_000_000, "quick": 25_000}
 """Budgets of the presets of `fastr train`."""
 TABLE_METHODS: tuple[Method, ...] = ("sac-2layer", "sac", "td7", "diff-sr", "ctrl-sr", "fastr")
@@ -41,11 +41,11 @@ SMOKE = (
     *("--checkpoint-frames", "200", "--batch-size", "16", "--hidden-dim", "8"),
 )
 WATCHING = ("--track", "--patience")
-"""Options that `fastr train` shares with `fastr resume`: they are no part of a run."""
+"""Options that `fastr train` shares with `fastr resume` and a run does not record."""
 
 
 def parted(options: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split a training's options into those of the run and those of how it is watched."""
+    """Split the options of a training into those of the run and those of `WATCHING`."""
     run: list[str] = []
     watching: list[str] = []
     words = run
@@ -83,7 +83,7 @@ class Unit:
     imports: tuple[str, ...] = ()
     """Modules of the user that register a training's method."""
     watching: tuple[str, ...] = ()
-    """Options of every process that trains it; another sweep may have others."""
+    """Those of `WATCHING`, which may differ between sweeps."""
 
     @property
     def trains(self) -> bool:
@@ -117,7 +117,7 @@ class Grid:
     options: tuple[str, ...] = ()
     """Further options of `fastr train`, the same for every training."""
     watching: tuple[str, ...] = ()
-    """Those of them that are no part of a run."""
+    """Options of `WATCHING`."""
     imports: tuple[str, ...] = ()
     """Modules of the user, which may register methods."""
 
