@@ -6,7 +6,6 @@ the check for finite numbers.
 
 import abc
 import contextlib
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -174,12 +173,9 @@ class Simulator(Environment):
     def _require_divisor(self, frames: int) -> None:
         """Refuse a frame skip that would cut an episode's last action short."""
         if frames % self._frame_skip:
-            divisors = (number for number in range(1, frames + 1) if frames % number == 0)
-            works = ", ".join(map(str, itertools.islice(divisors, 7)))
             raise UserError(
                 f"A frame skip of {self._frame_skip} does not divide the "
-                f"{counted(frames, 'frame')} of an episode of {self._name}: use one that does, "
-                f"such as {works}."
+                f"{counted(frames, 'frame')} of an episode of {self._name}: use one that does."
             )
 
     def _flat(self, observation: Any) -> Float32[np.ndarray, " state"]:
@@ -218,17 +214,16 @@ def renderer(name: object, render_mode: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reported_rendering(name: object) -> Iterator[None]:
-    """Turn a failure to draw into one sentence with the usual fix."""
+    """Turn a failure to draw into one sentence with the usual fixes."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        if type(error).__name__ == "DependencyNotInstalled":  # Gymnasium's own, with its own fix
-            raise UserError(f"{name} cannot be drawn: {one_line(error)}") from None
         raise UserError(
-            f"{name} cannot be drawn ({one_line(error)}): install the Debian packages libegl1 and "
-            "libgl1 (apt-get install libegl1 libgl1) and set MUJOCO_GL=egl."
+            f"{name} cannot be drawn ({one_line(error)}): MuJoCo needs libegl1 and libgl1 (apt-get "
+            "install libegl1 libgl1) and MUJOCO_GL=egl, an environment of your own a render() "
+            "(docs/own-robot.md)."
         ) from None
 
 

@@ -1,26 +1,14 @@
 """Gymnasium's environments; gymnasium is imported when one of them is loaded."""
 
 import math
-import os
-import traceback
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
-from fastr.core import EnvSpec, UserError, nearest
-from fastr.envs.base import Affine, Part, Robot, Simulator, SimulatorError, one_line, renderer
+from fastr.core import EnvSpec, UserError
+from fastr.envs.base import Affine, Part, Robot, Simulator, one_line, renderer
 from fastr.envs.names import GymTask
-
-_RESET = (
-    "reset(self, *, seed=None, options=None) must return an observation and a dictionary of "
-    "information"
-)
-_STEP = (
-    "step() must return observation, reward, terminated, truncated and a dictionary of "
-    "information; the old Gym had one value, done, for the two in the middle"
-)
-
 
 class Gym(Simulator):
     """A Gymnasium environment."""
@@ -40,11 +28,7 @@ class Gym(Simulator):
 
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:
         """Start the episode that Gymnasium draws from this seed."""
-        try:
-            observation, _ = self._env.reset(seed=seed)
-        except (TypeError, ValueError) as error:
-            _refuse_form(error, _RESET)
-            raise
+        observation, _ = self._env.reset(seed=seed)
         return self._flat(observation)
 
     def robot(self) -> Robot | None:
@@ -62,15 +46,8 @@ class Gym(Simulator):
 
     def _advance(self, control: np.ndarray) -> tuple[float, bool, bool]:
         action = control.astype(self._actions.dtype)
-        try:
-            self._last, reward, terminated, truncated, _ = self._env.step(action)
-        except (TypeError, ValueError) as error:
-            _refuse_form(error, _STEP)
-            raise
-        try:
-            return float(reward), bool(terminated), bool(truncated)
-        except (TypeError, ValueError):
-            raise SimulatorError(f"the reward is {reward!r:.200}; it must be one number") from None
+        self._last, reward, terminated, truncated, _ = self._env.step(action)
+        return float(reward), bool(terminated), bool(truncated)
 
     def _observation(self) -> Any:
         return self._last
@@ -79,31 +56,8 @@ class Gym(Simulator):
         from PIL import Image, ImageOps
 
         # Gymnasium fixes an image's size when it makes the environment: scale it, do not stretch.
-        image = Image.fromarray(self._rendered().astype(np.uint8, copy=False))
+        image = Image.fromarray(np.asarray(self._env.render()).astype(np.uint8, copy=False))
         return np.array(ImageOps.pad(image, (width, height), Image.Resampling.BILINEAR))
-
-    def _rendered(self) -> np.ndarray:
-        """What the environment's own render() returns."""
-        try:
-            return np.asarray(self._env.render())
-        except (NotImplementedError, AttributeError) as error:
-            # Where libEGL is missing, PyOpenGL raises an AttributeError, too.
-            place = traceback.extract_tb(error.__traceback__)[-1].filename
-            if {"OpenGL", "mujoco"} & set(place.split(os.sep)):
-                raise
-            raise UserError(
-                f"{self._name} cannot be drawn: its render() is missing or fails "
-                f"({one_line(error)}); docs/own-robot.md says what it must return."
-            ) from None
-
-
-def _refuse_form(error: Exception, must: str) -> None:
-    """Raise SimulatorError if a wrapper or this file met this error, not the environment."""
-    import gymnasium
-
-    place = traceback.extract_tb(error.__traceback__)[-1].filename
-    if place == __file__ or place.startswith(os.path.dirname(gymnasium.__file__)):
-        raise SimulatorError(f"{must} ({error})") from None
 
 
 def _gym_env(name: GymTask, render_mode: str | None) -> Any:
@@ -117,31 +71,10 @@ def _gym_env(name: GymTask, render_mode: str | None) -> Any:
         try:
             return gymnasium.make(name.name, disable_env_checker=True, **options)
         except Exception as error:
-            raise UserError(_refusal(name, error)) from None
-
-
-def _refusal(name: GymTask, error: Exception) -> str:
-    """Say why Gymnasium did not make this environment."""
-    import gymnasium
-
-    module, _, identifier = name.name.rpartition(":")
-    cause = error.__cause__
-    if isinstance(cause, ModuleNotFoundError) and cause.name in (module, module.split(".")[0]):
-        return (
-            f"There is no Python module {cause.name} to make {name.name} with: install it, or put "
-            "its directory on PYTHONPATH."
-        )
-    if isinstance(error, TypeError) and "render_mode" in str(error):
-        return f"{name.name} takes no render_mode, so it cannot be drawn (docs/own-robot.md)."
-    # Of the ways in which an id can be unknown, one is a plain Error, told apart by its text.
-    if not isinstance(error, gymnasium.error.UnregisteredEnv) and not (
-        type(error) is gymnasium.error.Error and str(error).startswith("No registered env")
-    ):
-        return f"Gymnasium cannot make {name.name}: {one_line(error)}"
-    after = f" after importing {module}" if module else ""
-    own = "" if module else f" If your own my_module registers it, write my_module:{identifier}."
-    hint = nearest(identifier, gymnasium.registry)
-    return f"Gymnasium knows no environment {identifier}{after}.{hint}{own}"
+            unknown = isinstance(error, gymnasium.error.UnregisteredEnv) and ":" not in name.name
+            own = f" Of your own module, write my_module:{name.name}." if unknown else ""
+            reason = one_line(error)
+            raise UserError(f"Gymnasium cannot make {name.name}: {reason}{own}") from None
 
 
 def _bounded(name: GymTask, space: Any) -> Any:
@@ -154,10 +87,7 @@ def _bounded(name: GymTask, space: Any) -> Any:
             "discrete actions are not supported."
         )
     if not space.is_bounded("both"):
-        raise UserError(
-            f"{name} has an unbounded action space, but finite bounds are needed: give its Box a "
-            "low and a high, in the units of the action."
-        )
+        raise UserError(f"{name} has an unbounded action space; give its Box a low and a high.")
     return space
 
 

@@ -259,18 +259,12 @@ class EnvPool:
 
     def send(self, actions: Float32[np.ndarray, "seed action"]) -> None:
         """Start one step in every environment; returns at once."""
-        if self._in_flight:
-            raise RuntimeError("send was called twice without receive")
-        if actions.shape != self._commands["action"].shape:
-            raise ValueError(f"{actions.shape=} but {self._commands['action'].shape} is needed")
         self._commands["action"] = actions
         self._post(Messages.STEP)
         self._in_flight = True
 
     def receive(self) -> Steps:
         """Wait for the steps that were sent; an episode that is over is followed by its next."""
-        if not self._in_flight:
-            raise RuntimeError("receive was called without send")
         self._in_flight = False
         self._collect()
         # Copies, because the next step overwrites the buffer and jax may still be reading.

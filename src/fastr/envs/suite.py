@@ -1,8 +1,6 @@
 """The DM Control Suite's tasks; dm_control is imported when one of them is loaded."""
 
 import math
-import os
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,6 @@ from fastr.envs.names import SuiteTask
 
 TALLEST, WIDEST = 1_080, 1_920
 """Largest picture, in pixels."""
-_RENDERING_OFF = ("disable", "disabled", "off", "false", "0")
-"""Values of MUJOCO_GL that switch rendering off."""
 _FRAMES_WITHOUT_LIMIT = 1_000
 # MuJoCo's mjMAXVAL, which dm_control reports as the bound of an actuator that has none.
 _UNLIMITED = 1e10
@@ -81,13 +77,6 @@ class Suite(Simulator):
 
 def _suite_env(name: SuiteTask, render_mode: str | None) -> Any:
     """Load the suite's own environment, without its warnings and, if nothing is drawn, headless."""
-    imported = sys.modules.get("dm_control._render")
-    backend = imported.BACKEND if imported else os.environ.get("MUJOCO_GL")
-    if render_mode is not None and backend in _RENDERING_OFF:
-        raise UserError(
-            f"{name} cannot be drawn in a process that has loaded dm_control with rendering "
-            "disabled: draw it in a new process with MUJOCO_GL=egl."
-        )
     with renderer(name, render_mode):
         try:
             from absl import logging
@@ -109,7 +98,7 @@ def _suite_env(name: SuiteTask, render_mode: str | None) -> Any:
     if render_mode is not None:
         screen = env.physics.model.vis.global_
         screen.offheight, screen.offwidth = TALLEST, WIDEST
-    elif _render.BACKEND in _RENDERING_OFF:
+    elif _render.BACKEND in ("disable", "disabled", "off", "false", "0"):
         # quadruped-escape asks for its rendering contexts at every reset, and asking creates one:
         # without a renderer, answer that there is none.
         headless = type("Headless", (type(env.physics),), {"contexts": None})
