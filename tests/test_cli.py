@@ -37,7 +37,7 @@ WRONG = {
         ["1,000 seeds of fastr would take about", "MiB", "at most", "--replay-capacity"],
     ),
     "no run": (["resume", "nowhere"], ["nowhere is not a run directory: it does not exist."]),
-    "many episodes": (["eval", "nowhere", "--episodes", "9" * 20], ["--episodes", "to 100000"]),
+    "many episodes": (["eval", "nowhere", "--episodes", "9" * 20], ["--episodes", "too large"]),
     "no module": (["--import", "no_such_module", "--version"], ["--import no_such_module failed"]),
     "nothing to import": (["--import"], ["--import needs the name of a Python module"]),
 }

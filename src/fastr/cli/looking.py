@@ -12,11 +12,6 @@ from fastr.runs.directory import RunDirectory
 from fastr.training.config import TrainConfig, from_json
 from fastr.training.trained import Trained
 
-MOST_EPISODES = 100_000
-"""Limit of one evaluation and seed."""
-MOST_UPDATES, MOST_REPEATS = 1_000_000, 10_000
-"""Limits of one measurement."""
-
 
 @dataclass(frozen=True)
 class Eval:
@@ -31,7 +26,7 @@ class Eval:
         """Play the episodes in worker processes."""
         from fastr.export.play import greedy_returns, unseen_episodes
 
-        require(self, "episodes", low=1, high=MOST_EPISODES)
+        require(self, "episodes", low=1)
         trained = opened(self.run_directory)
         config, episodes = trained.config, unseen_episodes(trained, self.episodes)
         returns = greedy_returns(trained.every_seed(), config.task, episodes)
@@ -171,8 +166,7 @@ class Bench:
         from fastr.envs import ending_spec
         from fastr.training.bench import bench
 
-        require(self, "updates", low=1, high=MOST_UPDATES)
-        require(self, "repeats", low=1, high=MOST_REPEATS)
+        require(self, "updates", "repeats", low=1)
         sizes = ending_spec(self.config.task, self.config.frame_skip)
         result = bench(self.config, sizes, updates=self.updates, repeats=self.repeats)
         if self.json:

@@ -10,6 +10,7 @@ from fastr.core import EnvSpec, UserError
 from fastr.envs.base import Affine, Part, Robot, Simulator, one_line, renderer
 from fastr.envs.names import GymTask
 
+
 class Gym(Simulator):
     """A Gymnasium environment."""
 

@@ -118,9 +118,6 @@ def take(path: Path, found: Found) -> None:
     sidecar = path.with_suffix(".json")
     if path.is_dir():
         found.series.append(run_series(path))
-    elif not path.is_file():
-        # A pipe without a writer would block.
-        raise UserError(f"{path} is neither a file nor a directory.")
     elif path.name == REPORT:
         found.misfits[path] = read_misfits(path)
     elif path.name in OWN_TABLES and not sidecar.is_file():
@@ -332,8 +329,6 @@ def table_lines(path: Path, needed: Sequence[str] = ()) -> list[dict[str, str]]:
         raise UserError(
             f"{path} has no column {' or '.join(absent)}; it needs {', '.join(needed)}."
         )
-    if len(set(names)) < len(names):
-        raise UserError(f"{path} has two columns of the same name.")
     for i, line in enumerate(lines, 2):
         if None in line or None in line.values():
             cells = counted(len(names), "cell")

@@ -37,29 +37,25 @@ def sections(found: Found, seed: int = 0) -> tuple[list[Section], list[Final]]:
     return [*parts, provenance_section(numbers, found, without)], numbers
 
 
-def looks(here: Sequence[str], everyone: Sequence[str]) -> dict[str, tuple[int, object]]:
-    """Colour and dash of each label: one colour per method in all figures, dashes for variants."""
-    families = list(dict.fromkeys(label.partition(", ")[0] for label in everyone))
-    result: dict[str, tuple[int, object]] = {}
-    for label in here:
-        # From the eighth method on colours come again, with another dash.
-        color = families.index(label.partition(", ")[0]) % page.GREY
-        before = sum(place == color for place, _ in result.values())
-        dash = 1 + (before - 1) % (len(page.DASHES) - 1) if before else 0
-        result[label] = color, page.DASHES[dash]
-    return result
+def looks(found: Sequence[Final]) -> dict[str, tuple[int, object]]:
+    """Colour and dash of each method, the same in all figures."""
+    # From the eighth method on colours come again, with another dash.
+    return {
+        label: (place % page.GREY, page.DASHES[place // page.GREY % len(page.DASHES)])
+        for place, label in enumerate(labels(found))
+    }
 
 
 def curves_section(numbers: Sequence[Final]) -> Section:
     """Learning curves, task by task."""
-    figures, taken, everyone = [], [], labels(numbers)
+    figures, taken, styles = [], [], looks(numbers)
     for task in dict.fromkeys(final.task for final in numbers):
         taken.append(file_name(f"curves-{task}", taken))
         here = {final.label: final for final in numbers if final.task == task}
-        styles = looks(sorted(here, key=everyone.index), everyone)
         lines = [
             page.banded(label, here[label].evaluated, here[label].returns, *style)
             for label, style in styles.items()
+            if label in here
         ]
         axes = Axes(page.FRAMES_LABEL, page.RETURN)
         figures.append(page.curves(taken[-1], task, lines, axes))
@@ -165,7 +161,7 @@ def aggregate_section(found: Sequence[Final], seed: int) -> Section:
     """Interquartile means and probabilities of improvement."""
     kept, left_out = stats.comparable(found)
     panels, pairs, until = stats.middles(kept, seed), stats.improvements(kept, seed), horizons(kept)
-    styles = looks(labels(found), labels(found))
+    styles = looks(found)
     figures = [middle_figure(i, panel, until, styles) for i, panel in enumerate(panels, 1)]
     if pairs:
         bars = [
