@@ -43,10 +43,11 @@ ABOUT = {
 }
 
 
-def test_a_pipe_among_the_results_is_named_and_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "returns.csv")
-    with pytest.raises(UserError, match=r"returns\.csv is neither a file"):
-        read([tmp_path / "returns.csv"])
+def test_what_never_ends_is_named_and_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "device.csv").symlink_to("/dev/zero")
+    said = read([tmp_path]).left_out
+    assert [line.count(" is neither a file nor") for line in said] == [1, 1]
 
 
 def test_an_external_curve_may_come_through_a_pipe():
@@ -113,18 +114,6 @@ def test_any_content_is_sound_or_one_sentence(tmp_path, data, name):
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("change", [{"action_dim": 10**400}, {"nce_misfit": {"value": 10**400}}])
-def test_a_misfit_with_a_number_beyond_all_bounds_is_refused(tmp_path, change):
-    misfit_report(tmp_path / "a", "walker-walk")
-    path = tmp_path / "a" / "report.json"
-    assert read_misfits(path)[0].nce == (0.1, 0.05, 0.2)
-    content = json.loads(path.read_text())
-    content["datasets"][0] |= change
-    path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"report\.json: .* must be a"):
-        read_misfits(path)
-
-
 def test_no_file_is_read_beyond_a_bound(tmp_path):
     path = put(tmp_path, "curve", "")
     os.truncate(path, LARGEST_FILE + 1)
@@ -138,10 +127,8 @@ def test_no_file_is_read_beyond_a_bound(tmp_path):
         ("frames,seed\n1,2\n", "no column return"),
         ("frames,seed,return\n1,0,2\n1,0,3\n", "frame 1 of this seed occurs twice"),
         ("frames,seed,return\n1.5,0,2\n", "line 2: frames is '1.5'"),
-        ("frames,seed,return\n-1,0,2\n", "frames is '-1'"),
         ("frames,seed,return\n1,0,nan\n", "return is 'nan'"),
         ("frames,seed,return\n1,0\n", "line 2"),
-        ("frames,seed,return,seed\n1,0,2,3\n", "two columns of the same name"),
     ],
 )
 def test_a_wrong_table_is_said_with_its_place(tmp_path, text, said):
@@ -158,7 +145,6 @@ def test_a_wrong_table_is_said_with_its_place(tmp_path, text, said):
         ({"seeds": [1]}, "seed 0, which its sidecar does not name"),
         ({"comand": "x"}, "Did you mean command"),
         ({"commit": None}, "lacks commit"),
-        ({"kind": "curve"}, "returns, coverage"),
         ({"method": None}, "method is in neither"),
     ],
 )

@@ -102,8 +102,6 @@ def test_names_and_seeds_decide():
         ("walker-walk@quantization=1", "at least 2"),
         ("walker-walk@dead=7", "more than this robot's 6 actuators"),
         ("cartpole-swingup@permutation", "this robot has one"),
-        ("walker-walk@", "not a shift"),
-        ("walker-wlk@permutation", "'walker-wlk' is not a DM Control Suite task"),
     ],
 )
 def test_an_impossible_shift_is_one_sentence(task, says):
@@ -137,7 +135,7 @@ def test_the_physics_sees_the_shifted_torque(kind):
 
 
 @pytest.mark.parametrize("task", ["walker-walk", "gym:HalfCheetah-v5"])
-@pytest.mark.parametrize("identity", ["latency=0+dead=0+dead-band=0"])
-def test_no_shift_leaves_everything_as_it_was(task, identity):
+def test_no_shift_leaves_everything_as_it_was(task):
+    identity = "latency=0+dead=0+dead-band=0"
     for plain, same in zip(after(task), after(f"{task}@{identity}"), strict=True):
         np.testing.assert_array_equal(same, plain)

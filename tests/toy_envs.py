@@ -139,7 +139,6 @@ def register(name, entry_point, limit=EPISODE, **kwargs):
 register("Count", Count)
 register("Endless", Count, limit=None)
 register("Cliff", Count, last_frame=3)
-register("Goal", Count, last_frame=EPISODE)
 for toy in (Parts, Cameras, Nested, Unbounded, Choice, Process):
     register(toy.__name__, toy)
 for toy in (Faulty, FaultyStart, DeadStart, DeadEvaluation):

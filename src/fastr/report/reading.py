@@ -118,6 +118,9 @@ def take(path: Path, found: Found) -> None:
     sidecar = path.with_suffix(".json")
     if path.is_dir():
         found.series.append(run_series(path))
+    elif not path.is_file():
+        # A pipe or a device, perhaps behind a link, may never end.
+        raise UserError(f"{path} is neither a file nor a directory.")
     elif path.name == REPORT:
         found.misfits[path] = read_misfits(path)
     elif path.name in OWN_TABLES and not sidecar.is_file():
@@ -222,7 +225,8 @@ def read_sidecar(path: Path) -> dict[str, Any]:
 
 def results(path: Path, about: Mapping[str, Any]) -> list[Series]:
     """The curves of a results file with its sidecar."""
-    origin = Origin(shown(path), *(about[name] for name in (*TEXTS[:3], "note")))
+    names = ("command", "commit", "hardware", "note")
+    origin = Origin(shown(path), *(about[name] for name in names))
     tables, lost = file_evaluations(path)
     if odd := {seed for curves in tables.values() for seed in curves} - {*about["seeds"]}:
         raise UserError(f"{path} has seed {min(odd)}, which its sidecar does not name.")
