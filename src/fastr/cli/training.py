@@ -157,6 +157,7 @@ def train_and_draw(
                     listeners=(progress, *trackings),
                     stopped=lambda: bool(asked),
                     patience=watching.patience,
+                    estimate=progress.estimate,
                 )
             except WorkerError as error:
                 raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error

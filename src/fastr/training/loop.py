@@ -4,6 +4,7 @@ The order is that of the paper's protocol but for one thing: the update of agent
 before the simulators take step t, so it samples from the transitions up to t - 1.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +26,10 @@ from fastr.training.state import LEARNED, RunState, inherited
 
 HEALTH_STEPS = 500
 """Agent steps between two checks that losses are finite."""
+WARM_UPDATES = 5
+"""Updates that are not timed: their programs compile."""
+TIMED_SECONDS = 3.0
+"""How long updates are timed, to estimate the rest of the run."""
 AWAKE_SECONDS = 0.01
 """How long simulators wait awake for their next action: longer than an accelerator's update."""
 
@@ -35,6 +40,22 @@ class Pending(NamedTuple):
     evaluation: Evaluation
     step: int
     metrics: np.ndarray | None
+
+
+class Stopwatch:
+    """Times the first updates of this process, then reports updates per second once."""
+
+    def __init__(self, report: Callable[[float], None]):
+        self.report, self.updates, self.start = report, 0, math.inf
+
+    def tick(self) -> None:
+        """Count an update; a device at work on the last ones does not change the rate."""
+        self.updates += 1
+        if self.updates == WARM_UPDATES:
+            self.start = time.monotonic()
+        elif (seconds := time.monotonic() - self.start) > TIMED_SECONDS:
+            self.report((self.updates - WARM_UPDATES) / seconds)
+            self.start = math.inf
 
 
 class Trainer:
@@ -56,6 +77,7 @@ class Trainer:
         self.listeners: list[Callable[[dict[str, Any]], None]] = [run.append]
         self.host_seconds: dict[str, float] = {}
         """Time that this process spent in each part of the loop."""
+        self.stopwatch = Stopwatch(lambda _: None)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -107,6 +129,8 @@ class Trainer:
         self.finish_update()
         self.add(actions, arrived)
         state.next_step = step + 1
+        if step >= self.config.random_steps:
+            self.stopwatch.tick()
         frames = step * self.config.frame_skip
         last = state.next_step == self.config.agent_steps
         if frames % self.config.eval_frames == 0 or last:
@@ -274,10 +298,12 @@ def train(
     listeners: tuple[Callable[[dict[str, Any]], None], ...] = (),
     stopped: Callable[[], bool] = lambda: False,
     patience: float = PATIENCE_SECONDS,
+    estimate: Callable[[float], None] = lambda _: None,
 ) -> None:
     """Train all seeds of a run, from the start or from a checkpoint, recording rows.
 
-    A simulator that is silent for longer than `patience` seconds ends the run with a WorkerError.
+    `estimate` is given updates per second, once, after some were timed. A simulator that is silent
+    for longer than `patience` seconds ends the run with a WorkerError.
     """
     task, frame_skip = config.task, config.frame_skip
     workers = evaluation_workers(len(config.seeds), config.eval_episodes)
@@ -296,5 +322,6 @@ def train(
         )
         trainer = Trainer(config, run, pool, evaluator, engine)
         trainer.listeners.extend(listeners)
+        trainer.stopwatch.report = estimate
         trainer.begin(checkpoint)
         trainer.loop(stopped)

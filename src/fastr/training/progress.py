@@ -94,6 +94,15 @@ class TrainingProgress:
             left = f", about {duration(steps / self.rate)} left" if self.rate else ""
             self.line(f"frame {done:,} of {self.config.frames:,}{left}", row)
 
+    def estimate(self, rate: float) -> None:
+        """Say how long the run will take, after the first updates were timed."""
+        self.rate = rate
+        seconds = (self.config.frames - self.bar.done) / self.config.frame_skip / rate
+        say(
+            f"{self.config.task}: {rate:,.{0 if rate >= 10 else 1}f} updates/s, so about "
+            f"{duration(seconds)} to frame {self.config.frames:,}, evaluations not counted"
+        )
+
     def measure(self, updates: int) -> None:
         """Updates per second since the last row."""
         now = time.monotonic()
