@@ -120,7 +120,7 @@ def test_a_runs_task_imports_nothing_by_itself(lured, command, tmp_path, monkeyp
 def test_a_module_that_the_user_names_is_imported(lured, monkeypatch, capsys):
     monkeypatch.syspath_prepend(lured)
     assert run(["--import", "lure", "eval", str(lured / "run"), "--episodes", "1"]) == 2
-    assert "Gymnasium knows no environment Robot-v0" in capsys.readouterr().err
+    assert "Gymnasium cannot make lure:Robot-v0" in capsys.readouterr().err
     assert sys.modules.pop("lure").__file__ == str(lured / "lure.py")
     (lured / "harm").unlink()
 
