@@ -47,7 +47,9 @@ def test_identical_states_leave_chance(net):
     rows = jnp.ones((16, 3)), jnp.ones((16, 2)), jnp.ones((16, 3)), jnp.zeros(16), jnp.ones(16)
     # Without noise there is nothing to tell them apart by.
     logits = jax.jit(
-        lambda net: net.contrast.logits(net.scored(Transition(*rows)).score, jnp.ones((3, 16, 3)))
+        lambda net: net.contrast.logits(
+            net.scored(Transition(*rows)).score, jnp.ones((3, 16, 3)), jnp.arange(3)
+        )
     )(net)
     assert jnp.allclose(ranking_losses(logits), jnp.log(16.0), atol=1e-5)
 

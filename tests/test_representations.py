@@ -162,7 +162,8 @@ def evaluate(representation):
     @jax.jit
     def compiled(net, batch, noise, key):
         features = jax.vmap(net.feature)(batch.state, batch.action)
-        logits = net.contrast.logits(InnerProduct(features), perturb(batch.next_state, noise))
+        states = perturb(batch.next_state, noise, vp_signal(LEVELS))
+        logits = net.contrast.logits(InnerProduct(features), states, jnp.arange(LEVELS))
         return features, logits, *net.loss(batch, key)
 
     return lambda batch, noise: compiled(representation, batch, noise, KEY)
@@ -252,7 +253,26 @@ def test_perturbation_keeps_the_variance():
     states = jnp.asarray(generator.normal(size=(40_000, 1)), jnp.float32)
     noise = jnp.asarray(generator.normal(size=(3, 40_000, 1)), jnp.float32)
     # The variance of 40,000 normal numbers is within 4 sqrt(2 / 40,000) of 1.
-    np.testing.assert_allclose(np.var(perturb(states, noise), axis=(1, 2)), 1.0, atol=0.03)
+    perturbed = perturb(states, noise, vp_signal(3))
+    np.testing.assert_allclose(np.var(perturbed, axis=(1, 2)), 1.0, atol=0.03)
+
+
+def test_drawn_levels_are_different_and_score_as_among_all(spec, cp_config, make_weights, batch):
+    config = replace(cp_config, noise_levels=5, levels_per_update=2)
+    shapes = jax.eval_shape(lambda key: config.init(spec, key).contrast, KEY)
+    contrast = make_weights(shapes, seed=2)
+    draw = jax.jit(lambda key: contrast.perturbed(batch.next_state, key)[1])
+    drawn = np.array([draw(key) for key in jax.random.split(KEY, 50)])
+    assert np.all(drawn[:, 0] != drawn[:, 1])
+    # Each level is in two fifths of the draws: 20 of 50, 7 below that is two standard deviations.
+    assert np.all(np.bincount(drawn.ravel(), minlength=5) > 12)
+    score = InnerProduct(jnp.ones((BATCH, 12)))
+    noise = jax.random.normal(KEY, (5, *batch.next_state.shape))
+    states = perturb(batch.next_state, noise, vp_signal(5))
+    logits = jax.jit(lambda states, at: contrast.logits(score, states, at))
+    some = jnp.array([3, 1])
+    every = logits(states, jnp.arange(5))
+    np.testing.assert_allclose(logits(states[some], some), every[:, some], rtol=1e-5, atol=1e-5)
 
 
 # The ranking loss alone.
@@ -376,7 +396,8 @@ def test_bfloat16_scores_are_float32_near_the_exact_ones(spec, cp_config, make_w
     features = features / jnp.linalg.norm(features, axis=-1, keepdims=True)
     states = jnp.stack([batch.next_state] * 3)
     scores = [
-        jax.jit(lambda net: net.logits(InnerProduct(features), states))(net) for net in (exact, low)
+        jax.jit(lambda net: net.logits(InnerProduct(features), states, jnp.arange(3)))(net)
+        for net in (exact, low)
     ]
     assert scores[1].dtype == jnp.float32
     assert np.any(np.asarray(scores[0]) != np.asarray(scores[1]))
@@ -490,7 +511,8 @@ def test_the_optimum_is_the_log_ratio_of_a_finite_process(config, make_weights):
     candidates = jnp.eye(3)[following][None]
 
     def logits(net):
-        return net.contrast.logits(InnerProduct(jax.vmap(net.feature)(states, actions)), candidates)
+        score = InnerProduct(jax.vmap(net.feature)(states, actions))
+        return net.contrast.logits(score, candidates, jnp.zeros(1, int))
 
     def loss(net):
         value = ranking_loss(logits(net))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ from fastr.cli import run
 from fastr.core import EnvSpec, Method
 from fastr.representations.interactions import CPConfig, TuckerConfig
 from fastr.representations.ranking import RankingConfig
-from fastr.representations.scores import perturb
+from fastr.representations.scores import perturb, vp_signal
 from fastr.studies.probes import Rows, core_gradient, measure, random_rows, ranks, standardised
 from fastr.training.config import grounded, named, preset
 from fastr.training.cost import network_parameters, products
@@ -45,8 +46,10 @@ def test_the_cores_gradient_is_the_sum_over_anchors(spec, make_batch):
     found = np.asarray(jax.jit(core_gradient)(net, batch, KEY))
     features = np.asarray(jax.vmap(net.feature)(batch.state, batch.action), np.float64)
     outer = np.einsum("ni,nj->nij", features[:, :4], features[:, 4:]).reshape(5, 16)
-    states = perturb(batch.next_state, jax.random.normal(KEY, (3, *batch.next_state.shape)))
-    cores = np.asarray(net.contrast.candidates(states), np.float64).reshape(3, 5, 16)
+    states = perturb(
+        batch.next_state, jax.random.normal(KEY, (3, *batch.next_state.shape)), vp_signal(3)
+    )
+    cores = np.asarray(net.contrast.candidates(states, jnp.arange(3)), np.float64).reshape(3, 5, 16)
     expected = []
     for level in (0, 2):
         logits = outer @ cores[level].T  # temperatures start at 1

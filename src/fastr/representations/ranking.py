@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.core import DEEPEST, MOST_LEVELS, EnvSpec, require, require_even
 from fastr.nn.activations import l2_normalize, standardize
@@ -24,7 +24,14 @@ from fastr.representations.base import (
     RepresentationConfig,
     emptied,
 )
-from fastr.representations.scores import InnerProduct, Score, perturb, ranking_loss, scaled
+from fastr.representations.scores import (
+    InnerProduct,
+    Score,
+    perturb,
+    ranking_loss,
+    scaled,
+    vp_signal,
+)
 from fastr.transition import Transition
 
 ScoreForm = Literal["l2", "raw", "layernorm"]
@@ -52,6 +59,9 @@ class RankingConfig(RepresentationConfig):
     """Residual blocks in every encoder; "i->512->512->d" in the paper is 2 blocks."""
     noise_levels: int = 25
     """Levels M of the variance-preserving schedule (App. FaStR, Representation objective)."""
+    levels_per_update: int = 0
+    """Levels that an update uses, drawn anew for each, without replacement; 0 uses all, as the
+    paper does (docs/deviations.md)."""
     score: ScoreForm = "l2"
     """Form of the contrastive score, where the paper is silent (docs/deviations.md): "l2"
     normalises the feature and learns a temperature per level, "raw" leaves the feature and puts
@@ -100,6 +110,7 @@ class RankingConfig(RepresentationConfig):
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "head_dim", low=1)
         require(self, "noise_levels", low=1, high=MOST_LEVELS)
+        require(self, "levels_per_update", low=0, high=self.noise_levels)
         require(self, "blocks", low=0, high=DEEPEST)
         require(self, "reward_weight", low=0)
         require_even(self, "fourier_dim")
@@ -164,12 +175,27 @@ class Contrast(eqx.Module):
         """The factor of one input, computed in the encoders' precision, given in the input's."""
         return encoder(lowered(x, self.config.precision)).astype(x.dtype)
 
+    def perturbed(
+        self, states: Float[Array, "batch state"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, "level batch state"], Int[Array, " level"]]:
+        """The states at the noise levels of one update, and these levels; the same for all states.
+
+        Levels are drawn uniformly without replacement, so that the loss is an unbiased estimate of
+        that of all levels, Eq. (nce).
+        """
+        levels, drawn = self.config.noise_levels, self.config.levels_per_update
+        at = jnp.arange(levels)
+        if drawn:
+            at = jax.random.permutation(jax.random.fold_in(key, 0), levels)[:drawn]
+        noise = jax.random.normal(key, (at.size, *states.shape))
+        return perturb(states, noise, vp_signal(levels)[at]), at
+
     def hidden(
-        self, states: Float[Array, "level batch state"]
+        self, states: Float[Array, "level batch state"], at: Int[Array, " level"]
     ) -> Float[Array, "level batch hidden"]:
-        """The input of the next-state encoder's last layer, for perturbed next states."""
+        """The input of the next-state encoder's last layer, at these levels."""
         levels, batch, size = states.shape
-        embedding = jax.vmap(self.time_embedding)(jnp.arange(levels, dtype=jnp.float32))
+        embedding = jax.vmap(self.time_embedding)(at.astype(jnp.float32))
         encoder = self.next_state_encoder.encoder.folded()
         # [s'; e(t)] W + b in two parts. The part of e(t) is the same for all rows of a level, so it
         # is appended to W as one row per level, which a one-hot input selects.
@@ -186,14 +212,14 @@ class Contrast(eqx.Module):
         return hidden.reshape(levels, batch, -1)
 
     def candidates(
-        self, states: Float[Array, "level batch state"]
+        self, states: Float[Array, "level batch state"], at: Int[Array, " level"]
     ) -> Float[Array, "level batch candidate"]:
         """The next-state factor m(s'; beta) of perturbed next states.
 
         Up to the constant that the ranking loss cannot see (`unseen_dim`). Left in, the gradient of
         that last bias would be rounding noise, which Adam scales up to full steps.
         """
-        hidden = self.hidden(states)
+        hidden = self.hidden(states, at)
         rows = hidden.reshape(-1, hidden.shape[-1])
         outlet, norm = self.next_state_encoder.encoder.outlet, self.next_state_encoder.norm
         if self.config.score == "raw":
@@ -215,9 +241,9 @@ class Contrast(eqx.Module):
         return jnp.pad(bias[unseen:], (unseen, 0))[None]
 
     def logits(
-        self, score: Score, states: Float[Array, "level batch state"]
+        self, score: Score, states: Float[Array, "level batch state"], at: Int[Array, " level"]
     ) -> Float[Array, "batch level batch"]:
-        """The score of every anchor with every perturbed next state of every level, in float32.
+        """The score of every anchor with every next state perturbed `at` levels, in float32.
 
         Up to a number per anchor and level, which no softmax sees.
         """
@@ -228,12 +254,12 @@ class Contrast(eqx.Module):
             anchors, weight = (
                 lowered(factor, self.config.precision) for factor in (score.anchors, outlet.weight)
             )
-            scores = InnerProduct(anchors).before(weight)(self.hidden(states))
+            scores = InnerProduct(anchors).before(weight)(self.hidden(states, at))
         else:
-            scores = score(self.candidates(states))
+            scores = score(self.candidates(states, at))
         if self.log_temperature is None:
             return scores
-        return scaled(scores, jnp.exp(-self.log_temperature))
+        return scaled(scores, jnp.exp(-self.log_temperature[at]))
 
     def loss(
         self,
@@ -243,8 +269,7 @@ class Contrast(eqx.Module):
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, ""], Metrics]:
         """Ranking loss of this score, plus weighted reward regression on these features."""
-        noise = jax.random.normal(key, (self.config.noise_levels, *batch.next_state.shape))
-        nce = ranking_loss(self.logits(score, perturb(batch.next_state, noise)))
+        nce = ranking_loss(self.logits(score, *self.perturbed(batch.next_state, key)))
         predicted = jax.vmap(self.reward_head)(lowered(features, self.config.precision))
         reward = jnp.mean(jnp.square(predicted - batch.reward))
         metrics = {"nce_loss": nce, "reward_loss": reward}
@@ -287,8 +312,7 @@ class Contrastive(AbstractRepresentation):
 
     def components(self, batch: Transition) -> dict[str, Float[Array, "batch _"]]:
         """The feature and the next-state factor at no noise."""
-        clean = jnp.broadcast_to(batch.next_state, (1, *batch.next_state.shape))
-        factor = self.contrast.candidates(clean)[0]
+        factor = self.contrast.candidates(batch.next_state[None], jnp.zeros(1, int))[0]
         return super().components(batch) | {"next-state factor": factor}
 
     def loss(self, batch: Transition, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:

@@ -23,10 +23,12 @@ def vp_signal(levels: int) -> Float[Array, " level"]:
 
 
 def perturb(
-    states: Float[Array, "batch state"], noise: Float[Array, "level batch state"]
+    states: Float[Array, "batch state"],
+    noise: Float[Array, "level batch state"],
+    signal: Float[Array, " level"],
 ) -> Float[Array, "level batch state"]:
     """Each state at each level: sqrt(abar) s' + sqrt(1 - abar) noise."""
-    signal = vp_signal(noise.shape[0])[:, None, None]
+    signal = signal[:, None, None]
     return jnp.sqrt(signal) * states[None] + jnp.sqrt(1.0 - signal) * noise
 
 

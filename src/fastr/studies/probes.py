@@ -25,7 +25,7 @@ from fastr.core import EnvSpec, UserError
 from fastr.representations.base import AbstractRepresentation
 from fastr.representations.interactions import Factored
 from fastr.representations.ranking import Contrastive, RankingConfig
-from fastr.representations.scores import perturb, ranking_loss
+from fastr.representations.scores import perturb, ranking_loss, vp_signal
 from fastr.runs.directory import RunDirectory
 from fastr.training.config import METHODS, TrainConfig, from_json
 from fastr.training.learner import Learner
@@ -117,8 +117,9 @@ def core_gradient(
     """
     contrast = net.contrast
     noise = jax.random.normal(key, (contrast.config.noise_levels, *batch.next_state.shape))
-    states = perturb(batch.next_state, noise)
-    levels = jnp.asarray([0, states.shape[0] - 1])
+    at = jnp.arange(len(noise))
+    states = perturb(batch.next_state, noise, vp_signal(len(noise)))
+    levels = at[jnp.asarray([0, -1])]
     score = net.scored(batch).score
 
     def loss(candidates: Float[Array, "2 candidate dim"]) -> Float[Array, ""]:
@@ -127,7 +128,7 @@ def core_gradient(
             logits = logits * jnp.exp(-contrast.log_temperature[levels])[None, :, None]
         return ranking_loss(logits)
 
-    gradient = jax.grad(loss)(contrast.candidates(states)[levels])
+    gradient = jax.grad(loss)(contrast.candidates(states, at)[levels])
     return gradient.reshape(-1, gradient.shape[-1])
 
 
@@ -212,7 +213,7 @@ def components(net: AbstractRepresentation, batch: Transition) -> dict[str, Floa
         found["action factor"] = jax.vmap(net.action_factor)(batch.action)
     if isinstance(net, Contrastive):
         clean = jnp.broadcast_to(batch.next_state, (1, *batch.next_state.shape))
-        found["next-state factor"] = net.contrast.candidates(clean)[0]
+        found["next-state factor"] = net.contrast.candidates(clean, jnp.zeros(1, int))[0]
     return found
 
 

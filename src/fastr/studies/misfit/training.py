@@ -24,7 +24,7 @@ from fastr.nn.optim import Adam, Metrics, Parameters, Trainable
 from fastr.nn.precision import matmul_precision
 from fastr.representations.interactions import CP
 from fastr.representations.joint import Joint
-from fastr.representations.scores import InnerProduct, perturb, ranking_loss, ranking_losses
+from fastr.representations.scores import InnerProduct, ranking_loss, ranking_losses
 from fastr.studies.misfit import KINDS, Kind, MisfitConfig, PredictorConfig
 from fastr.studies.misfit.data import (
     Batch,
@@ -68,8 +68,7 @@ class Predictor(eqx.Module):
     ) -> Float[Array, "batch level batch"]:
         """Each transition's score with every perturbed next state of the batch, Eq. (nce)."""
         contrast = self.representation.contrast
-        noise = jax.random.normal(key, (contrast.config.noise_levels, *batch.next_state.shape))
-        return contrast.logits(InnerProduct(features), perturb(batch.next_state, noise))
+        return contrast.logits(InnerProduct(features), *contrast.perturbed(batch.next_state, key))
 
     def moment_losses(
         self, features: Float[Array, "batch feature"], batch: Batch
