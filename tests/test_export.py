@@ -23,7 +23,8 @@ from fastr.cli import run
 from fastr.core import EnvSpec, RunError, UserError
 from fastr.envs import Bounds
 from fastr.export import numpy_policy
-from fastr.export.export import TOLERANCE, check_agreement, plain, require_onnx
+from fastr.export.card import plain
+from fastr.export.export import TOLERANCE, check_agreement, require_onnx
 from fastr.export.program import Program, onnx_bytes, safetensors_bytes, scaling
 from fastr.training.config import METHODS
 from fastr.training.evaluate import template
@@ -90,6 +91,16 @@ def test_every_method_acts_alike_in_onnxruntime_and_numpy(method, normalize):
     np.testing.assert_allclose(elsewhere(states, "normalized_action"), expected, atol=1e-5)
     np.testing.assert_allclose(elsewhere(states), scaled, atol=2.9e-5)
     np.testing.assert_allclose(elsewhere(states[0]), scaled[0], atol=2.9e-5)
+
+
+def test_onnx_takes_any_number_of_observations():
+    content = onnx_bytes(Program.of(policy_of("fastr", normalize=True), BOUNDS), SPEC, {})
+    session = session_of(content)
+    for count in (0, 1, 7):
+        states = np.zeros((count, SPEC.state_dim), np.float32)
+        assert session.run(["action"], {"observation": states})[0].shape == (count, 1)
+    with pytest.raises(Exception, match="Got invalid dimensions"):
+        session.run(["action"], {"observation": np.zeros((1, 4), np.float32)})
 
 
 @settings(max_examples=100, deadline=None)
@@ -193,7 +204,7 @@ def test_the_card_says_what_the_policy_is(exported):
     card = (exported / "MODEL_CARD.md").read_text()
     for words in (
         "# gym:Pendulum-v1, fastr, seed 7",
-        "commit 0123abc with changes",
+        "commit 0123abc with local changes",
         "mean -700.0 over 10 episodes for this seed; -800.0 over the run's training seeds 5, 7",
         "| 0 to 2 | observation |",
         "| 0 | actuator 0 | -2 | 2 |",
@@ -256,6 +267,20 @@ def test_nothing_is_overwritten_and_an_unknown_seed_leaves_nothing(saved, export
     assert not out.exists()
 
 
+def test_a_full_disk_leaves_nothing_behind(saved, tmp_path, capsys, monkeypatch):
+    out, write = tmp_path / "out", Path.write_bytes
+
+    def full(path, data):
+        if path.name == "MODEL_CARD.md":
+            raise OSError(28, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert run(["export", str(saved), "--out", str(out), "--episodes", "0"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_without_onnx_one_sentence_names_the_fix(monkeypatch):
     found = {"onnx": True, "onnxruntime": None}
     monkeypatch.setattr("importlib.util.find_spec", found.get)
@@ -267,10 +292,21 @@ def test_a_file_that_acts_otherwise_is_not_written(saved):
     trained = fastr.load(saved)
     states = np.zeros((4, 3), np.float32)
     assert check_agreement(trained.act, trained, states, "policy.onnx") == 0
-    for wrong in (2 * TOLERANCE, np.nan):
+    for wrong in (2e-5, np.nan):
         act = lambda s, w=wrong: trained.act(s) + w  # noqa: E731
         with pytest.raises(RunError, match=r"policy.onnx is not written"):
             check_agreement(act, trained, states, "policy.onnx")
+
+
+def test_a_policy_that_rounds_much_may_be_rounded_as_much(saved):
+    steep = jax.tree.map(lambda leaf: np.float32(16) * leaf, policy_of("fastr", normalize=False))
+    trained = replace(fastr.load(saved), _policies=jax.tree.map(lambda leaf: leaf[None], steep))
+    states = observations_for(steep, 4000)
+    policy = numpy_policy.parsed(safetensors_bytes(Program.of(steep, BOUNDS), FACTS))
+    act = lambda s: policy(s, "normalized_action")  # noqa: E731
+    assert TOLERANCE < check_agreement(act, trained, states, "policy") < 1e-3
+    with pytest.raises(RunError, match="is not written"):
+        check_agreement(lambda s: act(s) + 1e-3, trained, states, "policy")
 
 
 @given(st.text())

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from fastr.cli.looking import opened
+from fastr.cli.looking import MOST_EPISODES, opened
 from fastr.cli.show import Json, Maybe, Run, Several, print_json
 from fastr.core import UserError, counted, require, require_seeds
-from fastr.runs import RunDirectory, refuse_used
+from fastr.runs import RunDirectory, made, refuse_used
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Export:
         """Build, compare with the policy in JAX, play, write."""
         from fastr.export import export, play
 
-        require(self, "episodes", low=0)
+        require(self, "episodes", low=0, high=MOST_EPISODES)
         if self.format == "onnx":
             export.require_onnx()
         refuse_used(self.out)
@@ -46,14 +46,17 @@ class Export:
         if self.seed is not None:
             trained = trained.with_seed(self.seed)
         facts = export.policy_facts(trained, RunDirectory.open(self.run_directory), self.license)
-        if self.episodes:
-            episodes = play.unseen_episodes(trained, self.episodes)
-            returns = play.greedy_returns([trained], trained.config.task, episodes)
-            facts["evaluation"] = export.returns_facts(returns[0], trained.seed, episodes)
         content, act = export.built(trained, facts, self.format)
         name = f"policy.{self.format}"
         difference = export.check_agreement(act, trained, export.visited_states(trained), name)
-        export.write(self.out, self.format, content, facts)
+        # Made before episodes are played for a policy that could then not be written.
+        with made(self.out):
+            if self.episodes:
+                episodes = play.unseen_episodes(trained, self.episodes)
+                returns = play.greedy_returns([trained], trained.config.task, episodes)
+                facts["evaluation"] = export.returns_facts(returns[0], trained.seed, episodes)
+                content, _ = export.built(trained, facts, self.format)
+            export.write(self.out, self.format, content, facts)
         if self.json:
             return print_json({"out": str(self.out), "largest_difference": difference, **facts})
         print(f"policy      {self.out / name}")
