@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from fastr.cli.looking import MOST_EPISODES, opened
+from fastr.cli.looking import opened
 from fastr.cli.show import Json, Maybe, Run, Several, print_json
 from fastr.core import UserError, counted, require, require_seeds
 from fastr.runs import RunDirectory, made, refuse_used
@@ -38,7 +38,7 @@ class Export:
         """Build, compare with the policy in JAX, play, write."""
         from fastr.export import export, play
 
-        require(self, "episodes", low=0, high=MOST_EPISODES)
+        require(self, "episodes", low=0)
         if self.format == "onnx":
             export.require_onnx()
         refuse_used(self.out)
