@@ -37,7 +37,11 @@ COMMANDS = {
     "eval": Command("Look", "looking:Eval", "play greedy episodes of a run"),
     "play": Command("Look", "looking:Play", "film the learned policies, or watch one"),
     "info": Command("Look", "looking:Info", "sizes, work and memory of a run before it starts"),
-    "bench": Command("Look", "looking:Bench", "time the update and the training loop"),
+    "bench": Command(
+        "Look",
+        "looking:Bench",
+        "time the update and the loop; `bench race`: against other packages",
+    ),
     "report": Command("Compare", "report:Report", "tables, curves and statistics of runs"),
     "sweep": Command("Compare", "sweep:Sweep", "run a whole experiment"),
     "misfit": Command("Study", "misfit:Misfit", "test whether the factorization fits a dataset"),
@@ -149,6 +153,10 @@ def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
             f"{name} is not a command of fastr.{nearest(name, COMMANDS)} `fastr --help` lists the "
             "commands; options come after the command."
         )
+    if (name, *arguments[:1]) == ("bench", "race"):
+        from fastr.cli.race import Race
+
+        return parsed("bench race", Race, arguments[1:])
     module, _, of_class = COMMANDS[name].place.partition(":")
     kind = getattr(import_module(f"fastr.cli.{module}"), of_class)
     if name in ("train", "info", "bench"):
