@@ -15,6 +15,7 @@ from fastr.agents.spectral import actor_loss, twin_q
 from fastr.nn import stream
 from fastr.representations.base import AbstractRepresentation
 from fastr.training.learner import EXPLORATION, Cohort, Engine
+from numpy_networks import np_plain_q, np_tree
 
 ZERO = jnp.zeros((), int)
 PARTS = ("representation", "critics", "actor")
@@ -185,6 +186,45 @@ def test_online_features_are_the_new_networks(agent_config, spec, make_agent, ba
     td_error, td_target, values = map(np.asarray, both(agent))
     np.testing.assert_allclose(td_error, np.abs(td_target - values).max(0), rtol=1e-4, atol=1e-5)
     assert np.abs(td_error - updated[1]).max() > 1e-2
+
+
+def test_critics_may_read_state_and_action_too(agent_config, spec, make_agent, batch):
+    """[psi(s, a); s; a] and its successor, against NumPy."""
+    agent = make_agent(replace(agent_config, critic_reads="all"), spec, seed=0)
+    target_key = jax.random.split(jax.random.key(7))[1]
+
+    @jax.jit
+    def both(agent):
+        features = jax.vmap(agent.target_representation.feature)
+        actions = agent.target_actions(batch.next_state, target_key)
+        read = (features(batch.state, batch.action), features(batch.next_state, actions), actions)
+        return *read, agent.update(batch, jax.random.key(7), ZERO)[1]
+
+    features, following, actions, td_error = map(np.asarray, both(agent))
+    critics = np_tree(agent.critics.net)
+    values = np_plain_q(critics, np.hstack([features, batch.state]), batch.action)
+    critics = np_tree(agent.critics.layout.unpack(agent.target.critics))
+    after = np_plain_q(critics, np.hstack([following, batch.next_state]), actions).min(0)
+    wanted = np.asarray(batch.reward) + 0.99 * np.asarray(batch.continues) * after
+    np.testing.assert_allclose(td_error, np.abs(values - wanted).max(0), rtol=1e-3, atol=1e-4)
+
+
+def test_representation_and_actor_may_learn_now_and_then(
+    agent_config, spec, make_agent, batch, updated, flat
+):
+    config = replace(agent_config, representation_updates=2, actor_updates=3)
+    agent = make_agent(config, spec, seed=0)
+    update = jax.jit(lambda step: agent.update(batch, jax.random.key(7), step))
+    moved = [
+        {part for part in PARTS if not same(getattr(new, part), getattr(agent, part))}
+        for new, _, _ in map(update, range(4))
+    ]
+    assert moved == [set(PARTS), {"critics"}, {"representation", "critics"}, {"critics", "actor"}]
+    # What was not measured is 0, and the engine keeps the last value.
+    metrics = update(1)[2]
+    assert metrics["nce_loss"] == metrics["actor_loss"] == 0 != metrics["critic_loss"]
+    new, always = (flat(each.critics.parameters) for each in (update(0)[0], updated[0]))
+    np.testing.assert_allclose(new, always, rtol=1e-5, atol=1e-6)
 
 
 # The actor's gradient.

@@ -29,6 +29,11 @@ def plain_critics(
 ) -> MLP:
     """Networks with LayerNorm and ELU on [s; a], their parameters stacked."""
     sizes = (spec.state_dim + spec.action_dim, *hidden, 1)
+    return stacked_critics(sizes, count=count, key=key)
+
+
+def stacked_critics(sizes: Sequence[int], *, count: int = 2, key: PRNGKeyArray) -> MLP:
+    """Networks with LayerNorm and ELU of these sizes, their parameters stacked."""
     keys = jax.random.split(key, count)
     return jax.vmap(lambda critic_key: MLP(sizes, elu, key=critic_key))(keys)
 

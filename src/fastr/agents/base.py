@@ -87,7 +87,8 @@ class AbstractAgent(eqx.Module):
     ) -> tuple["AbstractAgent", Float[Array, " batch"], Metrics]:
         """One gradient step: the new agent, each row's |TD error|, scalars to log.
 
-        `step` counts updates from 0, the same for all seeds.
+        `step` counts updates from 0, the same for all seeds. A scalar of 0 was not measured this
+        time: its last value is logged.
         """
 
     def end_episode(

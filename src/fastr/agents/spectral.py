@@ -16,6 +16,7 @@ from fastr.agents.actor_critic import (
     bootstrapped,
     mean_value_loss,
     squared_error,
+    stacked_critics,
     worst_error,
 )
 from fastr.agents.base import AbstractAgent, AgentConfig
@@ -63,7 +64,8 @@ class SpectralConfig(AgentConfig):
     actor_learning_rate: float = 3e-4
     """Adam's rate for the actor (App. FaStR, Optimization)."""
     actor_dim: int = 512
-    """Units in each of the actor's three hidden layers (App. FaStR, Architecture)."""
+    """Units in each of the actor's three hidden layers (App. FaStR, Architecture), and in those of
+    critics that read all."""
     exploration_noise: float = 0.2
     """Standard deviation of the Gaussian noise on collected actions (App. FaStR)."""
     target_noise: float = 0.2
@@ -73,6 +75,13 @@ class SpectralConfig(AgentConfig):
     feature_source: Literal["target", "online"] = "target"
     """Copy of the representation that critic and actor read at (s, a): the public code's
     target copy, or Algorithm 1's online one (docs/deviations.md)."""
+    critic_reads: Literal["feature", "all"] = "feature"
+    """Input of the critics: psi(s, a), through Fourier features as in the paper; or psi(s, a), s
+    and a, through three hidden layers as in TD3."""
+    representation_updates: int = 1
+    """Updates of the critics for one of the representation."""
+    actor_updates: int = 1
+    """Updates of the critics for one of the actor."""
     normalize_observations: bool = True
     """Scale observations by running statistics (App. Shared Training Protocol)."""
     keep: Keep = "nothing"
@@ -96,7 +105,7 @@ class SpectralConfig(AgentConfig):
 
     def __post_init__(self):
         require(self, "batch_size", low=1, high=LARGEST_BATCH)
-        require(self, "actor_dim", low=1)
+        require(self, "actor_dim", "representation_updates", "actor_updates", low=1)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
         if self.keep not in ("nothing", self.representation.keepable):
@@ -111,11 +120,17 @@ class SpectralConfig(AgentConfig):
         """A fresh agent for this environment."""
         representation_key, critic_key, actor_key = jax.random.split(key, 3)
         sizes = self.representation
-        critics = jax.vmap(sizes.head)(jax.random.split(critic_key))
+        net = sizes.init(spec, representation_key)
+        if self.critic_reads == "all":
+            state, action = jnp.zeros(spec.state_dim), jnp.zeros(spec.action_dim)
+            width = (
+                spec.state_dim + spec.action_dim + jax.eval_shape(net.feature, state, action).size
+            )
+            critics = stacked_critics((width, *[self.actor_dim] * 3, 1), key=critic_key)
+        else:
+            critics = jax.vmap(sizes.head)(jax.random.split(critic_key))
         actor = actor_network(spec, self.actor_dim, key=actor_key)
-        representation = Trainable.of(
-            sizes.init(spec, representation_key), Adam(self.representation_learning_rate)
-        )
+        representation = Trainable.of(net, Adam(self.representation_learning_rate))
         return Spectral.of(
             self,
             representation,
@@ -138,16 +153,17 @@ class Target(eqx.Module):
     actor: Parameters
 
 
-def twin_q(critics: Head, features: Float[Array, "batch feature"]) -> Float[Array, "2 batch"]:
-    """Both critics at every feature."""
-    return jax.vmap(lambda critic: jax.vmap(critic)(features))(critics)
+def twin_q(critics: Head | MLP, read: Float[Array, "batch read"]) -> Float[Array, "2 batch"]:
+    """Both critics at every row of what they read."""
+    values = jax.vmap(lambda critic: jax.vmap(critic)(read))(critics)
+    return values.reshape(2, -1)
 
 
 class Spectral(AbstractDeterministicAgent):
     """Representation, twin critics and actor, with target copies of what they read."""
 
     representation: Trainable[AbstractRepresentation]
-    critics: Trainable[Head]
+    critics: Trainable[Head] | Trainable[MLP]
     actor: Trainable[MLP]
     target: Target
     config: SpectralConfig = eqx.field(static=True)
@@ -157,7 +173,7 @@ class Spectral(AbstractDeterministicAgent):
         cls,
         config: SpectralConfig,
         representation: Trainable[AbstractRepresentation],
-        critics: Trainable[Head],
+        critics: Trainable[Head] | Trainable[MLP],
         actor: Trainable[MLP],
     ) -> "Spectral":
         """An agent whose target copies start at the online networks."""
@@ -174,21 +190,27 @@ class Spectral(AbstractDeterministicAgent):
         self,
         batch: Transition,
         key: PRNGKeyArray,
-        step: Int[Array, ""],  # noqa: ARG002  (every update is the same)
+        step: Int[Array, ""],
     ) -> tuple["Spectral", Float[Array, " batch"], Metrics]:
         """Algorithm 1: representation, critics, actor, targets; one batch for all."""
         representation_key, target_key = jax.random.split(key)
         with jax.named_scope("representation"):
-            representation, learned = self.representation.step(
+            representation, learned = self.representation.step_every(
+                self.config.representation_updates,
+                step,
                 lambda net: with_kept(net, self.config.keep, jax.lax.stop_gradient).loss(
                     batch, representation_key
-                )
+                ),
             )
         with jax.named_scope("critic"):
             next_actions = self.target_actions(batch.next_state, target_key)
             source, contexts, features, next_features = self.features(
                 representation.net, batch, next_actions
             )
+            if self.config.critic_reads == "all":
+                features = jnp.concatenate([features, batch.state, batch.action], axis=1)
+                following = [next_features, batch.next_state, next_actions]
+                next_features = jnp.concatenate(following, axis=1)
             td_target = self.td_target(batch, next_features)
             features = lowered(features, self.config.precision)
             values = twin_q(self.critics.net, features)
@@ -197,8 +219,10 @@ class Spectral(AbstractDeterministicAgent):
             )
         with jax.named_scope("actor"):
             states = lowered(batch.state, self.config.precision)
-            actor, gained = self.actor.step(
-                lambda net: actor_loss(net, critics.net, source, states, contexts)
+            actor, gained = self.actor.step_every(
+                self.config.actor_updates,
+                step,
+                lambda net: actor_loss(net, critics.net, source, states, contexts),
             )
         # After all that reads the targets: see Trainable.step.
         target, critics, actor = jax.lax.optimization_barrier((self.target, critics, actor))
@@ -299,7 +323,7 @@ class Spectral(AbstractDeterministicAgent):
 
 def actor_loss(
     actor: MLP,
-    critics: Head,
+    critics: Head | MLP,
     representation: AbstractRepresentation,
     states: Float[Array, "batch state"],
     contexts: Float[Array, "batch context"],
@@ -312,4 +336,7 @@ def actor_loss(
     """
     actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(states)
     features = jax.vmap(representation.combine)(contexts, actions).astype(states.dtype)
+    if isinstance(critics, MLP):
+        read = [features, states, actions.astype(states.dtype)]
+        features = jnp.concatenate(read, axis=1)
     return mean_value_loss(twin_q(critics, features))

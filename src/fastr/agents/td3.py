@@ -52,6 +52,8 @@ class TD3Config(AgentConfig):
     """Standard deviation of the noise on target actions (App. FaStR, Optimization)."""
     target_noise_clip: float = 0.3
     """Bound of the noise on target actions (App. FaStR, Optimization)."""
+    actor_updates: int = 1
+    """Updates of the critics for one of the actor."""
     normalize_observations: bool = True
     """Scale observations by running statistics, as FaStR does."""
     precision: Precision = "float32"
@@ -60,7 +62,7 @@ class TD3Config(AgentConfig):
 
     def __post_init__(self):
         require(self, "batch_size", low=1, high=LARGEST_BATCH)
-        require(self, "hidden_dim", low=1)
+        require(self, "hidden_dim", "actor_updates", low=1)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
         require(self, "critic_learning_rate", "actor_learning_rate", low=0)
@@ -105,9 +107,9 @@ class TD3(AbstractDeterministicAgent):
         self,
         batch: Transition,
         key: PRNGKeyArray,
-        step: Int[Array, ""],  # noqa: ARG002  (every update is the same)
+        step: Int[Array, ""],
     ) -> tuple["TD3", Float[Array, " batch"], Metrics]:
-        """Critics, actor, targets; the actor is not delayed, as in the spectral methods."""
+        """Critics, actor, targets; the actor is not delayed unless `actor_updates` says so."""
         batch = batch.seen_in(self.config.precision)
         with jax.named_scope("critic"):
             td_target = self.td_target(batch, key)
@@ -116,7 +118,11 @@ class TD3(AbstractDeterministicAgent):
                 lambda net: squared_error(plain_q(net, batch.state, batch.action), td_target)
             )
         with jax.named_scope("actor"):
-            actor, gained = self.actor.step(lambda net: actor_loss(net, critics.net, batch.state))
+            actor, gained = self.actor.step_every(
+                self.config.actor_updates,
+                step,
+                lambda net: actor_loss(net, critics.net, batch.state),
+            )
         with jax.named_scope("optimiser"):
             rate = self.config.target_rate
             target_critics = polyak(self.target_critics, critics.parameters, rate)

@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 Net = TypeVar("Net")
 Tree = TypeVar("Tree")
@@ -118,6 +118,19 @@ class Trainable(eqx.Module, Generic[Net]):
         with jax.named_scope("optimiser"):
             parameters, moments = self.adam.step(old, packed, self.moments)
         return Trainable(parameters, moments, self.layout, self.adam), metrics
+
+    def step_every(
+        self,
+        period: int,
+        count: Int[Array, ""],
+        loss: Callable[[Net], tuple[Float[Array, ""], Metrics]],
+    ) -> tuple["Trainable[Net]", Metrics]:
+        """`step` at every `period`-th count, and zeros for its metrics in between."""
+        if period == 1:
+            return self.step(loss)
+        _, metrics = jax.eval_shape(lambda: self.step(loss))
+        zeros = {name: jnp.zeros(metric.shape, metric.dtype) for name, metric in metrics.items()}
+        return jax.lax.cond(count % period == 0, lambda: self.step(loss), lambda: (self, zeros))
 
 
 def polyak(target: Tree, online: Tree, rate: float) -> Tree:

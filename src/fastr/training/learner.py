@@ -227,8 +227,6 @@ class Engine:
         return jax.jit(
             self._improve,
             donate_argnums=(0, 1),
-            # The last metrics are not read, only written over.
-            keep_unused=True,
             out_shardings=self._moved,
             compiler_options=options,
         )
@@ -273,15 +271,17 @@ class Engine:
         return cohort, self._explore(cohort, states)
 
     def _improve(
-        self, cohort: Cohort, _last: Float[Array, "seed metric"]
+        self, cohort: Cohort, last: Float[Array, "seed metric"]
     ) -> tuple[Cohort, Float[Array, "seed metric"]]:
         """One update of every seed; the metrics in the order of `metric_names`.
 
         They overwrite the last update's, so that every array stays at its address: an accelerator
-        records addresses in its program, and each change of one changes the program.
+        records addresses in its program, and each change of one changes the program. What this
+        update did not measure keeps its last value.
         """
         cohort, metrics = self._learn(cohort)
-        return cohort, jnp.stack([metrics[name] for name in self.metric_names], axis=1)
+        stacked = jnp.stack([metrics[name] for name in self.metric_names], axis=1)
+        return cohort, jnp.where(stacked == 0.0, last, stacked)
 
     def _learn_all(self, cohort: Cohort) -> tuple[Cohort, dict[str, Float[Array, " seed"]]]:
         """One update of every seed, and the metrics by name."""
