@@ -170,13 +170,16 @@ def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
 
 def task_command(name: str, kind: type[Any], arguments: tuple[str, ...]) -> Any:
     """A command on a task: --method and --preset choose the defaults of all other options."""
-    from fastr.training.config import grounded, on_this_device, preset
+    from fastr.training.config import grounded, on_this_device, preset, usual_preset
+    from fastr.training.progress import say
 
-    asked = chosen(arguments)
+    asked = chosen(arguments, usual_preset())
     default = kind(config=on_this_device(preset("", asked.method, asked.preset)))
     options = parsed(name, kind, arguments, default)
     if not options.config.task:
         raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
+    if asked.preset == "laptop" and "--preset" not in arguments:
+        say("fastr: no accelerator, so --preset laptop; --preset paper has the paper's sizes.")
     return replace(options, config=grounded(options.config))
 
 
@@ -186,7 +189,7 @@ def misfit_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:
 
     from fastr.studies.misfit import preset
 
-    config = preset(chosen(arguments).preset)
+    config = preset(chosen(arguments, "paper").preset)
     if jax.default_backend() != "cpu":
         config = replace(config, predictor=replace(config.predictor, precision="tf32"))
     return parsed("misfit", kind, arguments, kind(config=config))
@@ -203,14 +206,14 @@ def sweep_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:
     return replace(options, options=training)
 
 
-def chosen(arguments: tuple[str, ...]) -> argparse.Namespace:
+def chosen(arguments: tuple[str, ...], usual: Preset) -> argparse.Namespace:
     """The method and the preset, which are read before all other options."""
     first = argparse.ArgumentParser(prog="fastr", add_help=False, allow_abbrev=False)
     first.add_argument("--method", default="fastr")
-    first.add_argument("--preset", default="paper")
+    first.add_argument("--preset", default=usual)
     asked, _ = first.parse_known_args(arguments)
     if asked.preset not in get_args(Preset):
-        asked.preset = "paper"  # The other parser refuses what was written.
+        asked.preset = usual  # The other parser refuses what was written.
     return asked
 
 

@@ -19,7 +19,7 @@ from fastr.runs.provenance import provenance
 from fastr.runs.summary import LAST, evaluations, summary
 from fastr.studies.experiments import slug
 from fastr.training.config import TrainConfig, from_json, to_json
-from fastr.training.progress import say
+from fastr.training.progress import duration, say
 
 ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."
 
@@ -45,6 +45,7 @@ class Train:
             advice = in_shell(self.config, "eval" if run.finished() else "resume", out)
             state = "is finished: play it" if run.finished() else "was started before: continue it"
             raise UserError(f"{out} {state} with `{advice}`, or choose another --out.")
+        warn_if_slow(self.config)
         with start(self.config, out) as writer:
             return train_and_report(self, self.config, writer, None)
 
@@ -70,6 +71,21 @@ class Resume:
             if checkpoint:
                 say(f"fastr: continuing from the checkpoint at frame {checkpoint.frames:,}")
             return train_and_report(self, config, writer, checkpoint)
+
+
+def warn_if_slow(config: TrainConfig) -> None:
+    """Say how long a run of the paper's size takes without an accelerator."""
+    import jax
+
+    from fastr.envs import ending_spec
+    from fastr.training.cost import cpu_seconds
+
+    if config.preset == "paper" and jax.default_backend() == "cpu":
+        seconds = cpu_seconds(config, ending_spec(config.task, config.frame_skip))
+        say(
+            f"fastr: the paper's sizes without an accelerator take roughly {duration(seconds)} "
+            "here; --preset laptop learns in minutes."
+        )
 
 
 def check_possible(config: TrainConfig, path: Path) -> None:

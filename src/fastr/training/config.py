@@ -100,7 +100,8 @@ class TrainConfig:
     (docs/methods.md). -matched: with FaStR's number of parameters. Or one of your own, which a
     module registers: fastr --import MODULE (docs/own-representation.md)."""
     preset: Preset
-    """Sizes and budget: paper (the paper's) or quick (scaled down, learns in minutes on a CPU)."""
+    """Sizes and budget: paper (the paper's) or laptop (learns in minutes on a CPU; the default
+    without an accelerator)."""
     agent: AgentConfig
     seeds: tuple[int, ...] = (0, 1, 2, 3, 42)
     """Seeds, all trained side by side in one program (App. Shared Training Protocol)."""
@@ -188,6 +189,13 @@ def preset(task: str, method: str, name: Preset) -> TrainConfig:
         eval_frames=5_000,
         checkpoint_frames=10_000,
     )
+
+
+def usual_preset() -> Preset:
+    """The preset of a command that names none: the paper's needs an accelerator."""
+    import jax
+
+    return "laptop" if jax.default_backend() == "cpu" else "paper"
 
 
 def on_this_device(config: TrainConfig) -> TrainConfig:

@@ -1,6 +1,7 @@
 """What a run costs: parameters, multiply-adds, memory; and whether it fits on this machine."""
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,6 +86,20 @@ def equations(jaxpr: Jaxpr) -> Iterator[Any]:
 
 def _is_program(value: Any) -> bool:
     return isinstance(value, ClosedJaxpr | Jaxpr)
+
+
+def cpu_seconds(config: TrainConfig, spec: EnvSpec) -> float:
+    """A whole run on this CPU, roughly: twice as long as its matrix products take alone."""
+    size, repeats = 1024, 4
+    square = jnp.ones((size, size))
+    product = jax.jit(jnp.matmul)
+    product(square, square).block_until_ready()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        product(square, square).block_until_ready()
+    rate = repeats * size**3 / (time.perf_counter() - start)
+    work = sum(products(config, spec).multiply_adds.values())
+    return 2 * config.updates * len(config.seeds) * work / rate
 
 
 def state_bytes(config: TrainConfig, spec: EnvSpec) -> dict[str, int]:
