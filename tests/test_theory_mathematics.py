@@ -28,12 +28,11 @@ from fastr.studies.theory.fits import (
     ranking_loss,
     risk,
 )
-from fastr.studies.theory.linearity import norm_bound, policy_residual, random_checks
+from fastr.studies.theory.linearity import norm_bound, random_checks
 from fastr.studies.theory.mdp import (
     FiniteMDP,
     cell_cosines,
     cosines,
-    draw,
     energy,
     frequencies,
     grid,
@@ -99,18 +98,6 @@ def test_the_norm_bound_by_hand():
     largest = max(abs(r) for r in model.mdp.reward.ravel())
     expected = np.sqrt(sum(w * w for w in model.reward_weight)) + 0.8 * mass * largest / 0.2
     assert norm_bound(model) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("dial", [0.05, 0.3, 0.5])
-def test_off_cp_the_residual_stays_within_what_epsilon_allows(dial):
-    generator = np.random.default_rng(0)
-    truth = waves(1, 1, dial=dial)
-    mdp = truth.table(16, generator.normal(size=4), 0.9)
-    psi = truth.feature(16)
-    for _ in range(20):
-        policy = random_policy(16, 16, generator)
-        residual, allowed = policy_residual(mdp, psi, policy, truth.cp_error)
-        assert 0.0 < residual <= allowed
 
 
 def test_on_cp_table_and_model_are_the_same():
@@ -213,15 +200,6 @@ def test_the_factored_minimiser_cannot_be_improved_nearby():
             rows, columns = (1 + size * generator.normal(size=(n, 2)) for n in shape[:2])
             moved = fit._replace(feature=fit.feature * rows[:, None] * columns[None])
             assert empirical_loss(moved, shares) >= loss - 1e-9
-
-
-def test_shares_are_those_of_the_density():
-    density = energy(5, 3, np.random.default_rng(0)).mdp.density
-    shares = draw(density, 10**7, np.random.default_rng(1))
-    assert shares.sum() == pytest.approx(1.0)
-    expected = population(density)
-    assert (np.abs(shares - expected) < 5 * np.sqrt(expected / 1e7)).all()
-    np.testing.assert_allclose(expected.sum(-1), 1 / 15)
 
 
 @pytest.mark.parametrize("kind", ["factored", "joint"])
@@ -328,12 +306,6 @@ def test_intervals_by_hand():
     assert f"{log_interval(np.array([3.0])):.2f}" == "3.00"
 
 
-def test_an_interval_below_another_ends_before_it_begins():
-    low, high = interval(np.array([[1.0, 1.0], [1.2, 9.0]])), interval(np.array([[7.0], [7.2]]))
-    np.testing.assert_array_equal(low.below(high), [True, False])
-    np.testing.assert_array_equal(high.below(low), [False, False])
-
-
 def test_exponents_and_crossings_by_hand():
     x = np.array([1.0, 10.0, 100.0, 1000.0])
     np.testing.assert_allclose(exponents(x, np.stack([x**-0.5, 3 * x**2])), [-0.5, 2.0])
@@ -387,18 +359,6 @@ def test_lsvi_is_the_algorithm_in_loops():
     best = optimal_values(model.mdp, 3)[0, 0]
     values = lsvi_in_loops(model.mdp, feature, config, np.random.default_rng(7))
     np.testing.assert_allclose(outcome.regret[0], np.cumsum(best - np.array(values)), atol=1e-8)
-
-
-def test_regret_grows_like_the_square_root_of_the_episodes():
-    """One lock's exponent over episodes 200 to 2,000 (others have less); a useless one has 1."""
-    model = lock(np.random.default_rng(0))
-    features = np.stack([unit_features(model.feature)] * 4)
-    outcome = explore(model.mdp, features, Explore(episodes=2_000), np.random.default_rng(0))
-    episodes = np.arange(200, 2_000, dtype=float)
-    assert 0.3 < exponents(episodes, outcome.regret[:, 200:]).mean() < 0.6
-    ones = np.ones((1, *model.feature.shape[:2], 1))
-    blind = explore(model.mdp, ones, Explore(episodes=300), np.random.default_rng(0))
-    assert exponents(np.arange(30.0, 300.0), blind.regret[:, 30:]).mean() > 0.95
 
 
 def test_optimal_values_are_the_best_of_all_policies():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fastr.cli import run
+from fastr.cli.studies import returns_of
 from fastr.cli.training import check_possible, start
-from fastr.cli.transfer import returns_of
 from fastr.core import EnvSpec, UserError
 from fastr.runs.directory import RunDirectory, RunWriter
 from fastr.studies.probes import linear_cka

@@ -40,9 +40,9 @@ COMMANDS = {
     "bench": Command("Look", "looking:Bench", "time the update and the training loop"),
     "report": Command("Compare", "report:Report", "tables, curves and statistics of runs"),
     "sweep": Command("Compare", "sweep:Sweep", "run a whole experiment"),
-    "misfit": Command("Study", "misfit:Misfit", "test whether the factorization fits a dataset"),
-    "transfer": Command("Study", "transfer:Transfer", "adapt a run to other actuators"),
-    "theory": Command("Study", "theory:Theory", "run the paper's claims"),
+    "misfit": Command("Study", "studies:Misfit", "test whether the factorization fits a dataset"),
+    "transfer": Command("Study", "studies:Transfer", "adapt a run to other actuators"),
+    "theory": Command("Study", "studies:Theory", "run the paper's claims"),
     "export": Command("Ship", "export:Export", "write a policy that runs without fastr"),
     "collect": Command("Ship", "export:Collect", "write transitions as a dataset"),
 }

@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 import fastr
-from fastr.cli.show import Flag, Several, places, print_json, print_table
+from fastr.cli.show import Json, Several, places, print_json, print_table
 from fastr.core import UserError, counted, require, write_errors
 from fastr.envs.names import respelled
 from fastr.report.page import MARK, PAGE, Page, claim, write_page
@@ -42,8 +42,7 @@ class Report:
     """Returns on these tasks only (default: all); diagnoses and tables are shown in any case."""
     bootstrap_seed: int = 0
     """Seed of the resampling behind the 95 % intervals."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Read, compare, write."""

@@ -11,7 +11,7 @@ from typing import Annotated, get_args
 import tyro
 
 from fastr.cli.interrupts import stop_requests, stopped_by
-from fastr.cli.show import Flag, Maybe, Several, print_json, print_table
+from fastr.cli.show import Flag, Json, Maybe, Several, print_json, print_table
 from fastr.core import Method, Preset, UserError, counted, require, write_errors
 from fastr.runs import locked
 from fastr.studies.experiments import EXPERIMENTS, FRAMES, SEEDS, Grid, Name, Unit, parted
@@ -64,8 +64,7 @@ class Sweep:
     """How often in a row a run may fail without a new checkpoint before it is given up."""
     dry_run: Flag = False
     """Print every command with its number of updates, and run nothing."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
     options: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
     imports: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
 
