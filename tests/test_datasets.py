@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -265,13 +263,6 @@ def bad_tables():
 def test_bad_tables_are_named(table, named, tmp_path):
     pq.write_table(pa.table(table), tmp_path / "log.parquet")
     refused_with(tmp_path / "log.parquet", tmp_path, *named)
-
-
-def test_the_extra_that_reads_parquet_is_named(tmp_path, monkeypatch):
-    path = write_parquet(tmp_path / "log.parquet", walk())
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(UserError, match=re.escape("pip install 'fastr-rl[parquet]'")):
-        open_source(str(path))
 
 
 def put(name, values):

@@ -20,11 +20,11 @@ from PIL import Image
 import fastr
 from fastr import envs
 from fastr.cli import run
-from fastr.core import EnvSpec, RunError, UserError
+from fastr.core import EnvSpec, RunError
 from fastr.envs import Bounds
 from fastr.export import numpy_policy
 from fastr.export.card import plain
-from fastr.export.export import TOLERANCE, check_agreement, require_onnx
+from fastr.export.export import TOLERANCE, check_agreement
 from fastr.export.program import Program, onnx_bytes, safetensors_bytes, scaling
 from fastr.training.config import METHODS
 from fastr.training.evaluate import template
@@ -279,13 +279,6 @@ def test_a_full_disk_leaves_nothing_behind(saved, tmp_path, capsys, monkeypatch)
     assert run(["export", str(saved), "--out", str(out), "--episodes", "0"]) == 2
     assert "No space left on device" in capsys.readouterr().err
     assert not out.exists()
-
-
-def test_without_onnx_one_sentence_names_the_fix(monkeypatch):
-    found = {"onnx": True, "onnxruntime": None}
-    monkeypatch.setattr("importlib.util.find_spec", found.get)
-    with pytest.raises(UserError, match=r"needs onnxruntime: pip install onnx onnxruntime"):
-        require_onnx()
 
 
 def test_a_file_that_acts_otherwise_is_not_written(saved):

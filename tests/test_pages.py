@@ -25,7 +25,6 @@ from report_inputs import HOSTILE
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 OPTIONS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-WIDTHS = "[document.documentElement.scrollWidth, window.innerWidth]"
 PHONE, DESK = {"width": 390, "height": 800}, {"width": 1280, "height": 900}
 
 
@@ -143,32 +142,6 @@ def test_names_are_text_and_figures_are_described(opened):
     assert page.get_by_role("heading", name=HOSTILE, exact=True).count() == 2
     for link in page.locator("nav a").all():
         assert page.locator(f"section{link.get_attribute('href')}").count() == 1
-
-
-def test_no_scrolling_sideways_on_a_phone(opened):
-    page = opened()
-    for size in (PHONE, DESK):
-        page.set_viewport_size(size)
-        inner, outer = page.evaluate(WIDTHS)
-        assert inner <= outer == size["width"]
-    page.set_viewport_size(PHONE)
-    for details in page.locator("details summary").all():
-        details.click()
-    assert page.evaluate(WIDTHS)[0] <= PHONE["width"]
-
-
-@pytest.mark.parametrize(
-    ("scheme", "paper", "ink"),
-    [
-        ("light", "rgb(255, 255, 255)", "rgb(27, 31, 36)"),
-        ("dark", "rgb(20, 24, 29)", "rgb(232, 236, 240)"),
-    ],
-)
-def test_dark_and_light(opened, scheme, paper, ink):
-    page = opened(color_scheme=scheme)
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
-    label = page.locator("figure svg text").first
-    assert label.evaluate("text => getComputedStyle(text).fill") == ink
 
 
 def test_no_script_runs(chromium, path):

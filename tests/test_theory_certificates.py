@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -122,3 +123,14 @@ def test_dimensions_are_those_of_the_tasks(task):
     sizes = spec(task, 2)
     assert TASKS[task] == (sizes.state_dim, sizes.action_dim)
     assert PROBLEMS[task].dimension("joint") == sizes.state_dim + sizes.action_dim
+
+
+def test_no_norms_make_a_certificate_say_something_at_a_usual_n():
+    """docs/theory.md: at least 7 times B_g^2, which bounds L without data."""
+    shares = []
+    for factor, nexts in itertools.product(np.geomspace(1.0, 1e3, 10).tolist(), repeat=2):
+        problem = replace(PROBLEMS["cheetah-run"], factor_norm=factor, next_norm=nexts)
+        known = 2.0 * math.log(problem.score_bound)
+        for kind in ("factored", "joint"):
+            shares.append(log_certificate(problem, kind, math.log(1e6), 0.05) - known)
+    assert min(shares) == pytest.approx(math.log(7.1), abs=0.01)
