@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fastr.cli import run
-from fastr.cli.report import Report
+from fastr.cli.comparing import Report
 from fastr.report.reading import read
 from fastr.report.sections import published_rows, returns_table, sections
 from fastr.report.series import finals, united

@@ -1,7 +1,7 @@
 """The command line.
 
 main has the table of commands, configures JAX and says what is wrong in one sentence; training,
-looking, report, sweep, studies and export have a group of commands each, imported when asked for.
+looking, comparing, studies and export have a group of commands each, imported when asked for.
 show is shared by all; interrupts makes Ctrl-C a request to save.
 """
 
