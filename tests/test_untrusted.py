@@ -30,7 +30,7 @@ from fastr.runs.checkpoints import read_index
 from fastr.runs.summary import summary
 from fastr.runs.untrusted import bounded_bytes, limited_memory
 from fastr.studies.experiments import Grid, misfits
-from fastr.sweep.state import next_arguments
+from fastr.sweep import next_arguments
 from fastr.training.config import from_json, preset, to_json
 from fastr.training.state import check_host
 from saved_runs import save_run

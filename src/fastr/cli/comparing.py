@@ -13,6 +13,7 @@ from typing import Annotated, get_args
 import tyro
 
 import fastr
+from fastr import sweep
 from fastr.cli.interrupts import stop_requests, stopped_by
 from fastr.cli.show import Flag, Json, Maybe, Several, places, print_json, print_table
 from fastr.core import Method, Preset, UserError, counted, require, write_errors
@@ -25,7 +26,6 @@ from fastr.runs import locked
 from fastr.runs.provenance import commit
 from fastr.runs.summary import LAST
 from fastr.studies.experiments import EXPERIMENTS, FRAMES, SEEDS, Grid, Name, Unit, parted
-from fastr.sweep import cluster, state
 
 OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--keep", "--json")
 """Options of `fastr train` that a sweep sets itself."""
@@ -183,7 +183,7 @@ class Sweep:
             return self.plan(grid.out, units)
         if parted(self.options)[0] or grid.frames % 2:
             updates(units)
-        internal = grid.out / state.INTERNAL
+        internal = grid.out / sweep.INTERNAL
         with write_errors(internal):
             internal.mkdir(parents=True, exist_ok=True)
         with locked(internal):
@@ -227,7 +227,7 @@ class Sweep:
                 "needs": [need.name for need in unit.needs],
                 "seeds": unit.seeds,
                 "updates": counts.get(unit.method, 0),
-                "finished": state.finished(out, unit),
+                "finished": sweep.finished(out, unit),
             }
             for unit in units
         ]
@@ -246,18 +246,18 @@ class Sweep:
     def work(self, out: Path, units: Sequence[Unit]) -> int:
         """Bring every unit to its end, with a line for each that changes."""
         threads = os.environ.get("OMP_NUM_THREADS")
-        tasks = [cluster.Task(unit, out, self.retries, cluster.PROGRAM, threads) for unit in units]
-        with cluster.connected(self.address) as ray:
-            share = cluster.resources(ray, self.gpus_per_run, self.cpus_per_run)
+        tasks = [sweep.Task(unit, out, self.retries, sweep.PROGRAM, threads) for unit in units]
+        with sweep.connected(self.address) as ray:
+            share = sweep.resources(ray, self.gpus_per_run, self.cpus_per_run)
             place = self.address or "this machine"
             say(f"{counted(len(units), 'command')} on {place}, in {out}")
             # Ray handles signals itself from its start on.
             with stop_requests(ANSWER) as asked:
-                outcomes = cluster.run(ray, tasks, share, show, lambda: len(asked))
+                outcomes = sweep.run(ray, tasks, share, show, lambda: len(asked))
         return self.report(out, units, outcomes, stopped_by(asked[0]) if asked else 1)
 
     def report(
-        self, out: Path, units: Sequence[Unit], outcomes: Sequence[cluster.Outcome], code: int
+        self, out: Path, units: Sequence[Unit], outcomes: Sequence[sweep.Outcome], code: int
     ) -> int:
         """Print how it went; `code` is the exit code of a stopped sweep."""
         lost = [tuple(one) for one in outcomes if one.state in ("failed", "blocked")]
@@ -276,8 +276,8 @@ class Sweep:
                 print_table("", ("run", "state", "reason"), lost)
         for unit, outcome in zip(units, outcomes, strict=True):
             if outcome.state == "failed":
-                log = state.log_file(out, unit)
-                say("\n  | ".join((f"the end of {log}:", *state.tail(log))))
+                log = sweep.log_file(out, unit)
+                say("\n  | ".join((f"the end of {log}:", *sweep.tail(log))))
         if counts["stopped"]:
             say("stopped; the same command continues later.")
         return 1 if lost else code if counts["stopped"] else 0
