@@ -27,6 +27,7 @@ from fastr.runs.untrusted import bounded_bytes
 from fastr.studies.experiments import slug
 from fastr.studies.misfit import MisfitConfig
 from fastr.studies.theory import (
+    VERDICTS,
     certificates,
     exploration,
     linearity,
@@ -46,7 +47,6 @@ PARTS: dict[str, Any] = {
     "exploration": exploration,
 }
 RESULTS = "theory.json"
-WORDS = {True: "holds", False: "DOES NOT HOLD", None: "no verdict"}
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ class Theory:
         if self.json:
             return print_json(result)
         for section in sections:
-            rows = [(one.claim, one.measured, WORDS[one.holds]) for one in section.verdicts]
+            rows = [(one.claim, one.measured, VERDICTS[one.holds].text) for one in section.verdicts]
             print_table(section.title, ("claim", "measured", ""), rows)
         print(f"{page}: {counted(len(sections), 'part')}, with plots and tables")
         return 0
