@@ -9,7 +9,6 @@ import pytest
 from fastr.studies.theory import crossing, exponents, interval, log_interval
 from fastr.studies.theory.exploration import (
     Explore,
-    chebyshev,
     explore,
     misspecification,
     optimal_values,
@@ -188,20 +187,6 @@ def test_a_pair_without_data_gets_a_feature_of_zero():
     np.testing.assert_allclose(fit.score[0, 0], [0.0, 3.0, 0.0], atol=1e-12)
 
 
-def test_the_factored_minimiser_cannot_be_improved_nearby():
-    shape, generator = (5, 4, 5), np.random.default_rng(0)
-    shares = counted(observed(400, shape, 3), shape)
-    fit = factored_fit(shares, 2, generator)
-    loss = empirical_loss(fit, shares)
-    assert loss >= empirical_loss(joint_fit(shares, 2), shares) - 1e-12
-    # psi stays a product of factors when a row or a column is scaled.
-    for size in (1e-3, 1e-2):
-        for _ in range(50):
-            rows, columns = (1 + size * generator.normal(size=(n, 2)) for n in shape[:2])
-            moved = fit._replace(feature=fit.feature * rows[:, None] * columns[None])
-            assert empirical_loss(moved, shares) >= loss - 1e-9
-
-
 @pytest.mark.parametrize("kind", ["factored", "joint"])
 def test_the_ranking_loss_is_the_one_of_the_paper_with_the_sample_as_batch(kind):
     """Eq. (nce) at one noise level: each row's candidates are all next states of the sample."""
@@ -369,14 +354,6 @@ def test_optimal_values_are_the_best_of_all_policies():
     best = policy_value(mdp, choices)[:, 1].max()
     assert optimal_values(mdp, 2)[0, 1] == pytest.approx(best)
     assert not optimal_values(mdp, 2)[2].any()
-
-
-def test_the_best_constant_is_the_middle():
-    target = np.array([0.0, 1.0, 5.0])
-    assert chebyshev(np.ones((3, 1)), target) == pytest.approx(2.5)
-    line = np.stack([np.ones(3), np.arange(3.0)], axis=1)
-    # |x| on -1, 0, 1: the best line is 1/2, off by 1/2 everywhere.
-    assert chebyshev(line, np.array([1.0, 0.0, 1.0])) == pytest.approx(0.5)
 
 
 def test_eta_is_zero_for_the_true_feature_and_half_the_range_for_a_constant():

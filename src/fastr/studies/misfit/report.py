@@ -24,7 +24,7 @@ from fastr.runs.provenance import provenance
 from fastr.studies.misfit import KINDS, NAMES, MisfitConfig
 from fastr.studies.misfit.data import Prepared, prepare
 from fastr.studies.misfit.training import LOSSES, Fitted, fit
-from fastr.studies.misfit.verdict import Evidence, by_episode, estimate, verdict
+from fastr.studies.misfit.verdict import by_episode, estimate, verdict
 from fastr.training.progress import stage
 
 REPORT, PAGE = "report.json", "report.html"
@@ -110,38 +110,25 @@ def _summary(
     """All numbers of one dataset and the verdict on it."""
     about, store, generator = source.about, prepared.store, np.random.default_rng(config.split_seed)
     test, (cp, joint) = store.episodes[prepared.split.test], fitted.losses.astype(np.float64)
-    nce, moment = (
-        estimate(cp[:, i] - joint[:, i], test, config.bootstrap, generator) for i in range(2)
-    )
     means = fitted.losses.mean(axis=(1, 3), dtype=np.float64)
     by_seed = fitted.losses.mean(axis=3, dtype=np.float64)
     chance = math.log(config.predictor.batch_size)
-    parts = {
-        name: {"transitions": len(rows), "episodes": len(np.unique(store.episodes[rows]))}
-        for name, rows in prepared.split._asdict().items()
-    }
-    evidence = Evidence(
-        task=about.task,
-        action_dim=about.spec.action_dim,
-        constant_actions=prepared.constant_actions,
-        nce=nce,
-        nce_known=chance - means[1, 0],
-        chance=chance,
-        moment=moment,
-        moment_known=1.0 - means[1, 1],
-        seeds=len(config.seeds),
-        test_episodes=parts["test"]["episodes"],
-        still_falling=_still_falling(fitted, chance),
-        quick=config.preset == "quick",
-    )
-    return {
+    misfits = {}
+    for i, (loss, most) in enumerate(zip(LOSSES, (chance, 1.0), strict=True)):
+        found = estimate(cp[:, i] - joint[:, i], test, config.bootstrap, generator)
+        share = {"share_of_known": found.share(most - means[1, i])}
+        misfits[f"{loss}_misfit"] = found._asdict() | share
+    entry = {
         "name": about.name,
         "path": str(source.path),
         "task": about.task,
         "state_dim": about.spec.state_dim,
         "action_dim": about.spec.action_dim,
         "episodes": store.episode_count,
-        "split": parts,
+        "split": {
+            name: {"transitions": len(rows), "episodes": len(np.unique(store.episodes[rows]))}
+            for name, rows in prepared.split._asdict().items()
+        },
         "parameters": dict(fitted.parameters),
         "chance_nce": chance,
         "test_losses": {
@@ -149,8 +136,7 @@ def _summary(
             for i, kind in enumerate(KINDS)
             for j, loss in enumerate(LOSSES)
         },
-        "nce_misfit": nce._asdict() | {"share_of_known": nce.share(evidence.nce_known)},
-        "moment_misfit": moment._asdict() | {"share_of_known": moment.share(evidence.moment_known)},
+        **misfits,
         "seeds": [
             {
                 "seed": seed,
@@ -160,9 +146,14 @@ def _summary(
             }
             for i, seed in enumerate(config.seeds)
         ],
-        "verdict": verdict(evidence),
-        "provenance": about.provenance,
     }
+    found = verdict(
+        entry,
+        constant_actions=prepared.constant_actions,
+        still_falling=_still_falling(fitted, chance),
+        quick=config.preset == "quick",
+    )
+    return entry | {"verdict": found, "provenance": about.provenance}
 
 
 def _still_falling(fitted: Fitted, chance: float) -> tuple[str, ...]:
