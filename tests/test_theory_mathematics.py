@@ -27,7 +27,13 @@ from fastr.studies.theory.fits import (
     ranking_loss,
     risk,
 )
-from fastr.studies.theory.linearity import norm_bound, random_checks
+from fastr.studies.theory.linearity import (
+    bellman_residual,
+    norm_bound,
+    normalised_fourier,
+    random_checks,
+    waves_of,
+)
 from fastr.studies.theory.mdp import (
     FiniteMDP,
     cell_cosines,
@@ -41,7 +47,6 @@ from fastr.studies.theory.mdp import (
     random_policy,
     waves,
 )
-from fastr.studies.theory.ratio import bellman_residual, normalised_fourier, waves_of
 from fastr.studies.theory.separation import Sieve, merged
 
 

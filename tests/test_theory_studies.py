@@ -14,7 +14,6 @@ from fastr.studies.theory import (
     exploration,
     linearity,
     log_interval,
-    ratio,
     separation,
 )
 from fastr.studies.theory.certificates import Problem
@@ -40,25 +39,25 @@ def test_linearity_holds_throughout():
 
 def test_density_and_log_ratio_differ():
     descent = Descent(steps=300, starts=4)
-    study = ratio.Study((0, 1), states=12, actions=10, counts=(8, 80), descent=descent)
+    study = linearity.RatioStudy((0, 1), states=12, actions=10, counts=(8, 80), descent=descent)
     section = checked(study.run())
     rows = {row[:2]: float(row[-1].split()[0]) for row in section.tables[0].rows}
-    spectral, ranked, fourier = (ratio.LABELS[n] for n in ("l2", "ranking", "ranking fourier"))
-    assert rows[ratio.CP, spectral] < 0.01 < rows[ratio.CP, ranked]
-    assert rows[ratio.ENERGY, ranked] > 0.3
-    assert rows[ratio.ENERGY, fourier] < 0.3 * rows[ratio.ENERGY, ranked]
+    spectral, ranked, fourier = (linearity.LABELS[n] for n in ("l2", "ranking", "ranking fourier"))
+    assert rows[linearity.CP, spectral] < 0.01 < rows[linearity.CP, ranked]
+    assert rows[linearity.ENERGY, ranked] > 0.3
+    assert rows[linearity.ENERGY, fourier] < 0.3 * rows[linearity.ENERGY, ranked]
 
 
 def test_no_feature_beats_the_best_of_its_size():
     generator = np.random.default_rng(0)
     kernel = generator.dirichlet(np.ones(6), size=(8, 5))
     centred = (kernel - kernel.mean((0, 1))).reshape(40, 6)
-    best = ratio.best_residual(kernel, 2)
+    best = linearity.best_residual(kernel, 2)
     for _ in range(200):
         basis = np.linalg.qr(centred @ generator.normal(size=(6, 2)))[0]
         left = centred - basis @ (basis.T @ centred)
         assert np.linalg.norm(left) / np.linalg.norm(centred) >= best
-    assert ratio.best_residual(kernel, 5) < 1e-12
+    assert linearity.best_residual(kernel, 5) < 1e-12
 
 
 def test_certificates_are_ordered_with_norms_of_one_and_vacuous():

@@ -31,7 +31,6 @@ from fastr.studies.theory import (
     certificates,
     exploration,
     linearity,
-    ratio,
     separation,
     write_sections,
 )
@@ -40,11 +39,11 @@ from fastr.training.config import TrainConfig, from_json
 INTERVAL = "{value:+.4f} [{low:+.4f}, {high:+.4f}]"
 Part = Literal["linearity", "ratio", "certificates", "separation", "exploration"]
 PARTS: dict[str, Any] = {
-    "linearity": linearity,
-    "ratio": ratio,
-    "certificates": certificates,
-    "separation": separation,
-    "exploration": exploration,
+    "linearity": linearity.Study,
+    "ratio": linearity.RatioStudy,
+    "certificates": certificates.Study,
+    "separation": separation.Study,
+    "exploration": exploration.Study,
 }
 RESULTS = "theory.json"
 
@@ -293,7 +292,7 @@ class Theory:
         sections = []
         for name in parts:
             print(f"fastr theory: {name} ...", file=sys.stderr, flush=True)
-            sections.append(PARTS[name].Study(self.seeds).run())
+            sections.append(PARTS[name](self.seeds).run())
         page = self.out / "index.html"
         write_sections(sections, command, page)
         contents = [section.content() for section in sections]
