@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +26,7 @@ from typing import Any, Literal, NamedTuple
 from fastr.core import UserError, write_errors
 from fastr.envs import module_of
 from fastr.runs import CONFIG, RunDirectory, checkpoints, user_of
+from fastr.runs.files import discard
 from fastr.studies.experiments import Unit, importing, parted
 
 INTERNAL = ".sweep"
@@ -151,10 +151,7 @@ def clear(out: Path, unit: Unit) -> None:
         raise UserError(f"{unit.product} is not of this sweep; move it or choose another --out.")
     with write_errors(unit.product):
         record_file(out, unit).unlink(missing_ok=True)
-        if unit.product.is_dir():
-            shutil.rmtree(unit.product)
-        else:
-            unit.product.unlink()
+        discard(unit.product)
 
 
 def record(out: Path, unit: Unit) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastr.core import UserError, counted, write_errors
+from fastr.core import UserError, write_errors
 from fastr.data import Dataset, Source, open_source, require_bounds, spool
 from fastr.report.page import Axes, Bar, Curve, Figure, Page, Section, curves, intervals, write_page
 from fastr.report.table import Table
@@ -218,15 +218,9 @@ def _misfits(loss: str, datasets: Sequence[dict[str, Any]]) -> Figure:
 def _section(name: str, entry: dict[str, Any], history: np.ndarray) -> Section:
     verdict, losses = entry["verdict"], entry["test_losses"]
     *reasons, conclusion = verdict["sentences"]
-    parts = ", ".join(
-        f"{part} {size['transitions']:,} in {counted(size['episodes'], 'episode')}"
-        for part, size in entry["split"].items()
-    )
-    sizes = (
-        f"{counted(entry['state_dim'], 'state coordinate')}, "
-        f"{counted(entry['action_dim'], 'action coordinate')}. Transitions: {parts}."
-    )
     doubts = [f"Doubt: {doubt}" for doubt in verdict["doubts"]]
+    sizes = f"Data: {entry['state_dim']} state and {entry['action_dim']} action coordinates"
+    parts = [(part, *size.values()) for part, size in entry["split"].items()]
     columns = ("predictor", "ranking loss (nats)", "moment loss", "parameters")
     rows = [
         (NAMES[k], losses[f"{k}_nce"], losses[f"{k}_moment"], entry["parameters"][k]) for k in KINDS
@@ -234,9 +228,12 @@ def _section(name: str, entry: dict[str, Any], history: np.ndarray) -> Section:
     return Section(
         name,
         entry["name"],
-        [conclusion, f"Next: {verdict['next_step']}", *reasons, *doubts, sizes],
+        [conclusion, f"Next: {verdict['next_step']}", *reasons, *doubts],
         [_learning(f"{name}-{loss}", loss, entry, history) for loss in LOSSES],
-        [Table(f"{name}-losses", "Losses on the test part", columns, rows)],
+        [
+            Table(f"{name}-losses", "Losses on the test part", columns, rows),
+            Table(f"{name}-split", sizes, ("part", "transitions", "episodes"), parts),
+        ],
     )
 
 
