@@ -280,7 +280,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
         found = estimate(
             0.5 + by_seed + by_episode[episodes][None] + noise, episodes, 100, generator
         )
-        covered += found.low <= 0.5 <= found.high
+        covered += found["low"] <= 0.5 <= found["high"]
     assert covered / trials >= 0.9
 
 

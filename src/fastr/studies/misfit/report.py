@@ -115,9 +115,10 @@ def _summary(
     chance = math.log(config.predictor.batch_size)
     misfits = {}
     for i, (loss, most) in enumerate(zip(LOSSES, (chance, 1.0), strict=True)):
-        found = estimate(cp[:, i] - joint[:, i], test, config.bootstrap, generator)
-        share = {"share_of_known": found.share(most - means[1, i])}
-        misfits[f"{loss}_misfit"] = found._asdict() | share
+        misfit = estimate(cp[:, i] - joint[:, i], test, config.bootstrap, generator)
+        known = most - means[1, i]
+        misfit["share_of_known"] = misfit["value"] / known if known > 0 else None
+        misfits[f"{loss}_misfit"] = misfit
     entry = {
         "name": about.name,
         "path": str(source.path),

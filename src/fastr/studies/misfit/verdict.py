@@ -8,7 +8,7 @@ gains with 12 or more where the misfit was low, and has no task in between. It g
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -30,34 +30,17 @@ Actions = Literal["few", "between", "many"]
 Gain = Literal["likely", "unlikely", "no difference expected", "open"]
 
 
-class Estimate(NamedTuple):
-    """A mean difference with its intervals."""
-
-    value: float
-    low: float
-    high: float
-    """Ends of the interval over test episodes and training seeds together."""
-    episodes_low: float
-    episodes_high: float
-    """Ends of the interval over test episodes alone."""
-    seeds_std: float | None
-    """Standard deviation (ddof 1) over training seeds; None for a single seed."""
-
-    def share(self, known: float) -> float | None:
-        """The value as a share of what the joint predictor knows."""
-        return self.value / known if known > 0 else None
-
-
 def estimate(
     differences: Float[np.ndarray, "seed rows"],
     episodes: Int[np.ndarray, " rows"],
     resamples: int,
     generator: np.random.Generator,
-) -> Estimate:
-    """The mean over rows and seeds, with bootstrap intervals.
+) -> dict[str, Any]:
+    """The mean over rows and seeds, with bootstrap intervals, by name.
 
-    Resamples whole episodes, because the rows of one are not independent, and then seeds, whose
-    deviations are widened by `spread`.
+    Resamples whole episodes, because the rows of one are not independent (`episodes_low` and
+    `episodes_high`), and then seeds (`low`, `high`), whose deviations are widened by `spread`.
+    `seeds_std` has ddof 1; None for a single seed.
     """
     sums, counts = by_episode(differences, episodes)
     seeds = len(differences)
@@ -72,10 +55,10 @@ def estimate(
             over_both[i] += spread(seeds) * (again - means.mean())
     per_seed = sums.sum(axis=1) / counts.sum()
     ends = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
-    low, high = np.percentile(over_both, ends).tolist()
-    episodes_low, episodes_high = np.percentile(over_episodes, ends).tolist()
-    seeds_std = float(per_seed.std(ddof=1)) if seeds > 1 else None
-    return Estimate(float(per_seed.mean()), low, high, episodes_low, episodes_high, seeds_std)
+    found: dict[str, Any] = {"value": float(per_seed.mean())}
+    found["low"], found["high"] = np.percentile(over_both, ends).tolist()
+    found["episodes_low"], found["episodes_high"] = np.percentile(over_episodes, ends).tolist()
+    return found | {"seeds_std": float(per_seed.std(ddof=1)) if seeds > 1 else None}
 
 
 def spread(seeds: int) -> float:
