@@ -19,7 +19,7 @@ $(VENV)/installed: pyproject.toml requirements/ci.txt
 # Trains on walker-walk for a few minutes, then shows the curve and the gait.
 demo: setup
 	run=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
-	  $(BIN)/fastr train walker-walk --preset quick --out $$run && \
+	  $(BIN)/fastr train walker-walk --preset laptop --out $$run && \
 	  $(BIN)/fastr play $$run --video $$run/gait.mp4
 
 test: lint

@@ -1,6 +1,6 @@
 """A robot of one's own: a hovercraft with two thrusters and a rudder that has to dock.
 
-PYTHONPATH=examples fastr train dock:Dock-v0 --preset quick
+PYTHONPATH=examples fastr train dock:Dock-v0 --preset laptop
 """
 
 import gymnasium

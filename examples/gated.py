@@ -1,6 +1,6 @@
 """Your own representation: each action opens and closes the coordinates of the state factor.
 
-PYTHONPATH=examples fastr --import gated train walker-walk --method gated --preset quick
+PYTHONPATH=examples fastr --import gated train walker-walk --method gated --preset laptop
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Your own agent: REDQ's ensemble of critics (arXiv 2101.05982) in the place of TD3's twins.
 
-PYTHONPATH=examples fastr --import redq train walker-walk --method redq --preset quick
+PYTHONPATH=examples fastr --import redq train walker-walk --method redq --preset laptop
 
 An agent from scratch implements `fastr.agents.base.AbstractAgent`; `fastr.agents.td3` is one.
 """
@@ -44,9 +44,9 @@ class REDQConfig(TD3Config):
         acting = Trainable.of(actor, Adam(self.actor_learning_rate))
         return REDQ(learned, acting, learned.parameters, acting.parameters, self)
 
-    def quick(self) -> "REDQConfig":
+    def laptop(self) -> "REDQConfig":
         """Half the critics, each as small as TD3's."""
-        return replace(super().quick(), ensemble=self.ensemble // 2)
+        return replace(super().laptop(), ensemble=self.ensemble // 2)
 
 
 class REDQ(TD3):

@@ -13,7 +13,7 @@ with atheris.instrument_imports(include=["fastr"]):
 PLACE = folder()
 METHODS = ("fastr", "tree", "block", "diff-sr", "sac", "td7", "td3")
 SOUND = [
-    {"train": to_json(preset("walker-walk", name, "quick")), "provenance": {"command": ["fastr"]}}
+    {"train": to_json(preset("walker-walk", name, "laptop")), "provenance": {"command": ["fastr"]}}
     for name in METHODS
 ]
 SOUND = json.loads(json.dumps(SOUND))

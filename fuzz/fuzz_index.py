@@ -17,7 +17,7 @@ RUN = write_run(PLACE / "run", walk())
 INDEX = RUN / "checkpoints" / "000000040" / "index.json"
 HOST = {"next_step": 21, "seconds": 1.5, "episodes": [3], "returns": [0.5]}
 SOUND = json.loads(INDEX.read_text()) | {"host": HOST | {"evaluated": 1, "evaluating": False}}
-CONFIG = preset("walker-walk", "ctrl-sr", "quick")
+CONFIG = preset("walker-walk", "ctrl-sr", "laptop")
 
 
 def signed(data: bytes) -> bytes:

@@ -55,7 +55,7 @@ def runs() -> dict[str, dict[str, bytes]]:
     """The files of a run directory."""
     configs = {
         f"sound-{method}": json.dumps(
-            {"train": to_json(preset("walker-walk", method, "quick")), "provenance": {"cores": 2}}
+            {"train": to_json(preset("walker-walk", method, "laptop")), "provenance": {"cores": 2}}
         ).encode()
         for method in METHODS
     }

@@ -48,7 +48,7 @@ def weights(shape, rng):
 
 def save_run(path, method="fastr", task="gym:Pendulum-v1", spec=PENDULUM, **changes):
     """A run at a checkpoint, as training would have left it; its configuration."""
-    config = replace(preset(task, method, "quick"), agent=tiny_agent(method), seeds=SEEDS)
+    config = replace(preset(task, method, "laptop"), agent=tiny_agent(method), seeds=SEEDS)
     config = replace(config, **({"frame_skip": 1, "frames": FRAMES} | changes))
     shapes = jax.eval_shape(
         lambda seeds: Cohort.init(config.agent, spec, CAPACITY, seeds),

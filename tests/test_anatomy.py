@@ -106,7 +106,7 @@ def test_a_robot_that_cannot_be_looked_into(refused):
 
 
 def test_a_run_remembers_its_groups():
-    config = grounded(preset("walker-walk", "tree", "quick"))
+    config = grounded(preset("walker-walk", "tree", "laptop"))
     assert "right_thigh=2-7,18-20" in config.agent.representation.groups
     assert from_json(to_json(config)) == config
     assert grounded(config) == config

@@ -4,18 +4,13 @@ import errno
 import os
 import shutil
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
-import pytest
 
 from checkpointing import (
     CAPACITY,
     CONFIG,
     assert_holds,
     assert_replay,
-    file_size_limit,
     leftovers,
     names,
     replay_rows,
@@ -211,14 +206,3 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(run, monkeypatch):
         ("sync", state),
         ("sync", run),
     ]
-
-
-def test_the_systems_own_write_error_is_reported(tmp_path):
-    with RunWriter.create(tmp_path, CONFIG) as writer:
-        large = replace(snapshot(2, 0), arrays={"x": np.zeros(10_000)})
-        with file_size_limit(20_000), pytest.raises(UserError, match="there is no earlier one"):
-            save_and_wait(writer, large, keep=1)
-        assert not leftovers(tmp_path)
-        assert names(tmp_path / "replay") == names(tmp_path / "checkpoints") == []
-        save_and_wait(writer, large, keep=1)
-    assert writer.latest().arrays()["x"].shape == (10_000,)

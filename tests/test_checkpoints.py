@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import struct
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from checkpointing import (
     SEEDS,
     assert_holds,
     assert_replay,
-    file_size_limit,
     names,
     replay_of,
     replay_rows,
@@ -30,7 +28,7 @@ from checkpointing import (
     snapshot,
 )
 from fastr.core import UserError
-from fastr.runs import RunDirectory, RunWriter, Snapshot, checkpoints, saved_frames
+from fastr.runs import RunDirectory, RunWriter, Snapshot, saved_frames
 from fastr.runs.checkpoints import Segment, read_index, write_arrays
 
 STATE = "checkpoints/000000090/state.safetensors"
@@ -102,48 +100,6 @@ def test_any_history_restores_the_last_rows(tmp_path_factory, moves, capacity, k
         assert set(names(path / "replay")) == used
     writer.close()
     shutil.rmtree(path)
-
-
-def test_a_replay_is_read_a_slice_at_a_time(tmp_path):
-    rows = np.arange(100_000, dtype=np.float32).reshape(2_000, 2, 25)
-    with RunWriter.create(tmp_path, CONFIG) as writer:
-        save_and_wait(writer, Snapshot(1, {}, {}, rows[:1_500], 0, 1_900), keep=1)
-        save_and_wait(writer, Snapshot(2, {}, {}, rows[1_500:], 1_500, 1_900), keep=1)
-    writer, checkpoint = RunWriter.resume(tmp_path)
-    before, end = bytes_read(), 100
-    for first, part in checkpoint.replay_slices(200):
-        assert first == end
-        assert len(part) <= 200
-        assert np.array_equal(part, rows[first : first + len(part)])
-        end += len(part)
-    writer.close()
-    assert end == 2_000
-    # Of 400 kB, each row once, and not a whole segment for each slice of it.
-    assert bytes_read() - before < 500_000
-
-
-def bytes_read() -> int:
-    """Bytes that this process has read until now."""
-    return int(Path("/proc/self/io").read_text().split()[1])
-
-
-def test_the_newest_usable_checkpoint_includes_the_one_being_written(run, monkeypatch):
-    write, writer = checkpoints.write_checkpoint, RunWriter.resume(run)[0]
-
-    def slowly(*arguments):
-        time.sleep(0.2)
-        return write(*arguments)
-
-    monkeypatch.setattr(checkpoints, "write_checkpoint", slowly)
-    with writer:
-        assert writer.standing() == f"the last good checkpoint is 000000090 in {run}"
-        writer.begin_save(snapshot(12, 9), keep=1)
-        assert writer.standing() == f"the last good checkpoint is 000000120 in {run}"
-        writer.begin_save(snapshot(15, 12), keep=1)
-        with file_size_limit(10):
-            message = writer.standing()
-        assert message.startswith("Checkpoint 000000150 could not be written (")
-        assert message.endswith(f"is 000000120, to continue with `fastr resume {run}`")
 
 
 # Damage
@@ -253,19 +209,6 @@ def test_a_file_that_the_system_withholds_is_not_damage(run, victim, monkeypatch
     assert sorted(run.rglob("*")) == before
 
 
-def test_checkpoints_that_cannot_be_listed_are_not_absent(run, monkeypatch):
-    """A run without checkpoints starts again, and its rows are cut off."""
-    rows = (run / "rows.jsonl").read_bytes()
-
-    def refused(path):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(os, "scandir", refused)
-    with pytest.raises(UserError, match=r"checkpoints cannot be read \(Permission denied\)"):
-        RunWriter.resume(run)
-    assert (run / "rows.jsonl").read_bytes() == rows
-
-
 def test_an_altered_configuration_is_noticed(run):
     """It still parses."""
     content = (run / "config.json").read_text()
@@ -347,12 +290,6 @@ def test_an_index_of_the_wrong_shape_is_damage(run, changes):
     checkpoint = RunDirectory.open(run).latest()
     assert_holds(checkpoint, 5)
     assert "checkpoint 000000090 is damaged (index.json: content)" in checkpoint.skipped[0]
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"format": 3}'])
-def test_an_index_that_is_no_object_is_damage(run, content):
-    (run / INDEX).write_bytes(content)
-    assert_holds(RunDirectory.open(run).latest(), 5)
 
 
 def tensor(dtype: str, shape: list[int], offsets: list[int]) -> dict:

@@ -100,7 +100,7 @@ def test_every_command_has_help(name, capsys):
 
 def test_help_has_the_defaults_of_the_chosen_preset(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
-    for options, frames, noise in (([], 1_000_000, 25), (["--preset", "quick"], 25_000, 4)):
+    for options, frames, noise in (([], 1_000_000, 25), (["--preset", "laptop"], 25_000, 4)):
         with pytest.raises(SystemExit):
             run(["train", *options, "--help"])
         lines = [line for line in capsys.readouterr().out.splitlines() if "(default:" in line]
@@ -205,7 +205,7 @@ def test_an_ignored_signal_stays_ignored_and_handlers_are_restored():
 )
 def test_a_stopped_run_says_how_to_continue_it(task, advice, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(training, "train_and_draw", lambda *_: signal.SIGTERM)
-    config, path = preset(task, "fastr", "quick"), tmp_path / "a run"
+    config, path = preset(task, "fastr", "laptop"), tmp_path / "a run"
     with RunWriter.create(path, {"train": to_json(config), "provenance": {}}) as writer:
         assert training.train_and_report(training.Train(config), config, writer, None) == 143
     said = capsys.readouterr()
@@ -221,7 +221,7 @@ def test_a_run_that_exists_is_not_trained_again(frames, advice, tmp_path, refuse
     config, path = save_run(tmp_path / "run", frames=frames), tmp_path / "run"
     with pytest.raises(UserError, match=f"{advice}{path}"):
         training.Train(config, out=path).run()
-    refused(["train", "walker-walk", "--preset", "quick", "--out", str(path)], "holds another run")
+    refused(["train", "walker-walk", "--preset", "laptop", "--out", str(path)], "holds another run")
 
 
 # Progress
@@ -230,7 +230,7 @@ def test_a_run_that_exists_is_not_trained_again(frames, advice, tmp_path, refuse
 def test_a_training_without_a_terminal_says_what_is_left(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("fastr.training.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
-    progress = TrainingProgress(preset("walker-walk", "fastr", "quick"))
+    progress = TrainingProgress(preset("walker-walk", "fastr", "laptop"))
     for now[0], frames, updates in ((1.0, 2_000, 0), (100.0, 6_000, 2_000), (1100.0, 7_000, 3_000)):
         progress({"kind": "episode", "frames": frames, "updates": updates, "seconds": now[0]})
     # A thousand updates in a thousand seconds, and 9,000 agent steps to come.
@@ -277,11 +277,11 @@ def test_info_counts_the_papers_networks(method, capsys):
 
 
 def test_multiply_adds_are_those_of_the_layers(capsys):
-    arguments = ["walker-walk", "--preset", "quick", "--noise-levels"]
+    arguments = ["walker-walk", "--preset", "laptop", "--noise-levels"]
     one, three = (
         info(capsys, *arguments, levels)["multiply_adds_per_update"] for levels in ("1", "3")
     )
-    sizes = preset("walker-walk", "fastr", "quick").agent
+    sizes = preset("walker-walk", "fastr", "laptop").agent
     hidden, batch = sizes.representation.hidden_dim, sizes.batch_size
     products = 2 * sizes.representation.blocks
     # A further level: the next-state factor without its last layer (its inlet, whose 24 inputs and
@@ -295,7 +295,7 @@ def test_multiply_adds_are_those_of_the_layers(capsys):
 
 def test_bench_reports_its_units_as_json(capsys):
     sizes = ["--feature-dim", "8", "--hidden-dim", "8", "--batch-size", "8", "--noise-levels", "1"]
-    arguments = ["bench", "gym:Pendulum-v1", "--preset", "quick", "--updates", "2", "--json"]
+    arguments = ["bench", "gym:Pendulum-v1", "--preset", "laptop", "--updates", "2", "--json"]
     assert run([*arguments, "--repeats", "2", "--seeds", "0", "1", *sizes]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["seeds"] == len(report["milliseconds_each_repeat"]) == 2
@@ -311,7 +311,7 @@ def test_bench_reports_its_units_as_json(capsys):
 
 
 def test_bench_says_which_of_its_processes_died(refused):
-    options = ["--method", "td3", "--preset", "quick", "--seeds", "1", "--batch-size", "8"]
+    options = ["--method", "td3", "--preset", "laptop", "--seeds", "1", "--batch-size", "8"]
     options += ["--updates", "1", "--repeats", "1", "--frame-skip", "1"]
     refused(
         ["bench", "toy_envs:DeadEvaluation-v0", *options],

@@ -12,7 +12,7 @@ from fastr.core import LARGEST, LARGEST_BATCH, MOST_LEVELS, UserError
 from fastr.training.config import TrainConfig, from_json, preset, to_json
 
 METHODS = ("fastr", "ctrl-sr")
-PRESETS = ("paper", "quick")
+PRESETS = ("paper", "laptop")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from fastr.training.config import preset
 from fastr.training.cost import MEBIBYTE, check_fits, free_bytes, info, state_bytes
 
 SPEC = EnvSpec(24, 6)
-CONFIG = preset("walker-walk", "fastr", "quick")
+CONFIG = preset("walker-walk", "fastr", "laptop")
 
 
 @pytest.mark.parametrize("free_seeds", [0, 1, 3])

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -267,13 +265,6 @@ def test_bad_tables_are_named(table, named, tmp_path):
     refused_with(tmp_path / "log.parquet", tmp_path, *named)
 
 
-def test_the_extra_that_reads_parquet_is_named(tmp_path, monkeypatch):
-    path = write_parquet(tmp_path / "log.parquet", walk())
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(UserError, match=re.escape("pip install 'fastr-rl[parquet]'")):
-        open_source(str(path))
-
-
 def put(name, values):
     """An edit that replaces one array of a Minari dataset."""
 
@@ -369,7 +360,7 @@ def test_a_tasks_random_transitions_are_collected(tmp_path, capsys):
 def test_a_trained_runs_policies_are_collected(tmp_path, capsys):
     sizes = ["--method", "td3", "--hidden-dim", "8", "--batch-size", "8"]
     budget = ["--frames", "300", "--random-frames", "250", "--eval-frames", "300"]
-    train = ["train", "gym:Pendulum-v1", "--preset", "quick", "--frame-skip", "1", *sizes, *budget]
+    train = ["train", "gym:Pendulum-v1", "--preset", "laptop", "--frame-skip", "1", *sizes, *budget]
     path = tmp_path / "run"
     assert run([*train, "--eval-episodes", "1", "--seeds", "0", "5", "--out", str(path)]) == 0
     replay = loaded(path, tmp_path)

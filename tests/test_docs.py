@@ -143,7 +143,7 @@ def test_marked_commands_run(page):
 
 @pytest.mark.parametrize("method", ["fastr", "diff-sr", "sac", "td7", "td3"])
 def test_every_metric_is_explained(method):
-    config = preset("walker-walk", method, "quick")
+    config = preset("walker-walk", method, "laptop")
     engine = Engine(config.agent, EnvSpec(3, 2), (0,), capacity=8, random_steps=1)
     text = (ROOT / "docs" / "reading-metrics.md").read_text()
     assert engine.metric_names

@@ -16,7 +16,7 @@ from fastr.training.config import METHODS
 from fastr.training.evaluate import Evaluator, compiled, rewards, template
 from test_pool import eventually, gone
 
-AGENT = METHODS["td3"].quick()
+AGENT = METHODS["td3"].laptop()
 TASK = "fault_envs:Spring-v0"
 
 

@@ -64,9 +64,9 @@ def test_a_gradient_step_lowers_the_loss(net, make_batch):
 
 def test_a_method_of_ones_own_has_a_name_and_options(gated, capsys):
     assert named("gated").representation == gated.GatedConfig()
-    line = ["--import", "gated", "info", "walker-walk", "--method", "gated", "--preset", "quick"]
+    line = ["--import", "gated", "info", "walker-walk", "--method", "gated", "--preset", "laptop"]
     config = command(*after_imports([*line, "--sharpness", "2"])).config
-    expected = replace(gated.GatedConfig().quick(), sharpness=2.0)
+    expected = replace(gated.GatedConfig().laptop(), sharpness=2.0)
     assert config.agent.representation == expected
     assert from_json(json.loads(json.dumps(to_json(config)))) == config
     assert run([*line, "--sharpness", "-1"]) == 2
@@ -83,7 +83,7 @@ def test_a_name_is_given_once():
 
 
 def test_a_run_of_an_unknown_method_imports_nothing(tmp_path, capsys):
-    record = to_json(preset("walker-walk", "fastr", "quick")) | {"method": "gated"}
+    record = to_json(preset("walker-walk", "fastr", "laptop")) | {"method": "gated"}
     (tmp_path / "config.json").write_text(json.dumps({"train": record, "provenance": {}}))
     assert run(["eval", str(tmp_path)]) == 2
     assert "--import MODULE` first, or in Python `import" in capsys.readouterr().err

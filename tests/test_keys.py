@@ -11,7 +11,7 @@ from fastr.training.learner import Learner
 
 @pytest.mark.parametrize("method", ["fastr", "ctrl-sr", "tucker", "diff-sr", "sac", "td7", "td3"])
 def test_no_key_is_used_twice(method):
-    config = preset("walker-walk", method, "quick").agent
+    config = preset("walker-walk", method, "laptop").agent
 
     @jax.jit
     def life(seed):

@@ -23,7 +23,7 @@ ROOMS = [
     "data",
 ]
 ROOMS += ["report", "studies", "sweep", "export", "cli", "__init__"]
-LIGHT = ["envs", "runs.directory", "report.page", "sweep.cluster", "cli"]
+LIGHT = ["envs", "runs.directory", "report.page", "sweep", "cli"]
 
 
 def room(name: str) -> int:

@@ -38,7 +38,7 @@ def random_return(task):
 )
 def test_it_learns(method, tmp_path):
     task = TASKS.get(method, "walker-walk")
-    config = replace(preset(task, method, "quick"), seeds=(0, 1), checkpoint_frames=0)
+    config = replace(preset(task, method, "laptop"), seeds=(0, 1), checkpoint_frames=0)
     with RunWriter.create(tmp_path / "run", {"train": to_json(config), "provenance": {}}) as run:
         train(config, run)
         found = summary(run.rows(), config.seeds)

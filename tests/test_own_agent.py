@@ -11,7 +11,7 @@ from fastr.runs import RunDirectory
 from fastr.training.loop import Trainer
 
 pytestmark = pytest.mark.usefixtures("with_examples")
-TRAIN = ["--import", "redq", "train", "gym:Pendulum-v1", "--method", "redq", "--preset", "quick"]
+TRAIN = ["--import", "redq", "train", "gym:Pendulum-v1", "--method", "redq", "--preset", "laptop"]
 TRAIN += ["--ensemble", "3", "--hidden-dim", "8", "--batch-size", "16", "--seeds", "0", "1"]
 TRAIN += ["--frames", "300", "--random-frames", "100", "--eval-frames", "150"]
 TRAIN += ["--eval-episodes", "1", "--checkpoint-frames", "150"]

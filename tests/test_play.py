@@ -93,10 +93,10 @@ def test_an_environment_without_render_says_so(saved, tmp_path, monkeypatch, ref
 
 ENDLESS = "toy_envs:Endless-v0"
 WHOLE = {
-    "train": [ENDLESS, "--preset", "quick", "--out", "new"],
+    "train": [ENDLESS, "--preset", "laptop", "--out", "new"],
     "resume": ["run"],
     "eval": ["run"],
-    "bench": [ENDLESS, "--preset", "quick"],
+    "bench": [ENDLESS, "--preset", "laptop"],
     "play": ["run", "--video", "film.mp4"],
     "export": ["run", "--format", "safetensors", "--out", "new/policy"],
 }

@@ -15,7 +15,7 @@ SUMS = {"reduce_sum", "cumsum", "scatter-add", "reduce_window_sum"}
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_is_summed_in_bfloat16(method):
     """On a GPU such a sum really is in bfloat16: over thousands of rows, mostly rounding."""
-    config = grounded(preset("walker-walk", method, "quick"))
+    config = grounded(preset("walker-walk", method, "laptop"))
     config = replace(config, agent=config.agent.accelerated())
     program = update_program(config, EnvSpec(24, 6))
     narrow = [

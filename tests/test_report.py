@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fastr.cli import run
-from fastr.cli.report import Report
+from fastr.cli.comparing import Report
 from fastr.report.reading import read
 from fastr.report.sections import published_rows, returns_table, sections
 from fastr.report.series import finals, united
@@ -118,10 +118,10 @@ def test_runs_of_other_seeds_are_one_method(tmp_path):
 
 def test_runs_with_other_options_are_other_methods(tmp_path):
     write_run(tmp_path / "a", "walker-walk", "fastr", (0,))
-    write_run(tmp_path / "b", "walker-walk", "fastr", (1,), preset="quick")
+    write_run(tmp_path / "b", "walker-walk", "fastr", (1,), preset="laptop")
     write_run(tmp_path / "c", "walker-walk", "fastr", (2,), eval_episodes=3)
     labels = {label for _, label in numbers(tmp_path)}
-    assert labels == {"FaStR, eval_episodes=10", "FaStR, quick", "FaStR, eval_episodes=3"}
+    assert labels == {"FaStR, eval_episodes=10", "FaStR, laptop", "FaStR, eval_episodes=3"}
     # A run repeated is not averaged with itself.
     write_run(tmp_path / "d", "dog-run", "td3", (0,))
     write_run(tmp_path / "e", "dog-run", "td3", (0,))
@@ -196,7 +196,7 @@ def test_gains_are_of_the_runs_most_alike_in_whatever_order_they_are_named(tmp_p
     for order in permutations(runs):
         assert gains([*numbers(*order).values()]) == {"walker-walk": pytest.approx(100 * SHARE)}
     short = write_run(tmp_path / "e", "walker-walk", "ctrl-sr", (0,), 9.0, EVALUATIONS[:11])
-    quick = write_run(tmp_path / "f", "walker-walk", "ctrl-sr", (0,), preset="quick")
+    quick = write_run(tmp_path / "f", "walker-walk", "ctrl-sr", (0,), preset="laptop")
     for unlike in (short, quick):
         assert gains([*numbers(runs[1], unlike).values()]) == {}
 

@@ -19,7 +19,7 @@ from fastr.report.reading import (
     read_misfits,
     read_sidecar,
 )
-from fastr.report.series import finals, united
+from fastr.report.series import finals
 from fastr.report.table import csv_cell, latex, markdown
 from report_inputs import misfit_report, write_run
 
@@ -220,13 +220,6 @@ def test_tasks_of_files_have_their_one_spelling(tmp_path):
         assert (series.task, series.label, series.curves) == ("dog-run", "DR.Q", {"x": ((0, 1.0),)})
     with pytest.raises(UserError, match="must have one curve"):
         external("DR.Q", "humanoid-run", path)
-
-
-def test_the_same_name_and_seed_twice_is_kept_apart(tmp_path):
-    for name in ("one", "two"):
-        put(tmp_path, name, "frames,seed,return\n0,0,1\n0,1,2\n")
-    labels = [series.label for series in united(read([tmp_path]).series)]
-    assert labels == ["FaStR, one.csv", "FaStR, two.csv"]
 
 
 FORMULAS = some.sampled_from(["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\x00=1"])

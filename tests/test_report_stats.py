@@ -62,19 +62,6 @@ def test_the_interval_is_that_of_every_resample_by_hand():
     assert interval(iqm, [[np.array([3.0])]], np.random.default_rng(0)) == (3.0, None, None)
 
 
-def test_the_interval_agrees_with_scipys_bootstrap():
-    scores = np.random.default_rng(1).normal(size=40)
-    ours = interval(iqm, [[scores]], np.random.default_rng(2), resamples=4_000)
-    theirs = scipy.stats.bootstrap(
-        (scores,),
-        lambda x, axis: scipy.stats.trim_mean(x, 0.25, axis=axis),
-        n_resamples=4_000,
-        method="percentile",
-        rng=np.random.default_rng(5),
-    ).confidence_interval
-    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.03)
-
-
 def test_methods_are_compared_where_all_of_them_were():
     """The third method ends at frame 10, so all three count up to there."""
     found = numbers(

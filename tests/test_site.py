@@ -1,7 +1,6 @@
 """The tools behind the documentation's site."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -46,26 +45,3 @@ def test_sound_links_pass(tmp_path):
 )
 def test_broken_links_and_loads_from_elsewhere_are_named(body, tmp_path):
     assert len(site(tmp_path, body)) == 1
-
-
-def test_navigation_has_what_is_there_and_lists_what_nobody_has(tmp_path):
-    from site_hooks import OUTSIDE, on_config
-
-    for name in ("here.md", "new.md"):
-        (tmp_path / name).write_text("# Page")
-    nav = [{"First": ["here.md", "later.md", *OUTSIDE]}, {"Later": ["later.md"]}, {"More": []}]
-    config = on_config(SimpleNamespace(docs_dir=tmp_path, nav=nav))
-    assert config.nav == [{"First": ["here.md", *OUTSIDE]}, {"More": ["new.md"]}]
-
-
-def test_text_leads_to_the_pages_and_results_that_it_names():
-    from site_hooks import on_page_markdown
-
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/page.md"))
-    files = SimpleNamespace(get_file_from_path=lambda name: name == "there.md")
-    text = "`docs/there.md`, `docs/gone.md`, ![p](../results/a.png)\n```\n`docs/there.md`\n```\n"
-    made = "[`docs/there.md`](../there.md), `docs/gone.md`, ![p](results/a.png)\n"
-    made += "```\n`docs/there.md`\n```\n"
-    assert on_page_markdown(text, page, files) == made
-    reference = on_page_markdown("::: fastr.training.config\n\n::: fastr.none\n", page, files)
-    assert reference == "::: fastr.training.config\n\n\n"

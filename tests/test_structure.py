@@ -73,7 +73,7 @@ def test_random_rows_are_standardised_and_repeatable():
     assert found.values.shape == (700, found.spec.row_dim)
 
 
-INFO = ["info", "cartpole-swingup", "--preset", "quick", "--coverage"]
+INFO = ["info", "cartpole-swingup", "--preset", "laptop", "--coverage"]
 
 
 def test_coverage_on_the_command_line(capsys):

@@ -13,22 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from fastr import cli
+from fastr import cli, sweep
 from fastr.core import UserError
 from fastr.runs import RunDirectory, RunWriter, locked, user_of
 from fastr.studies.experiments import Grid, Unit
-from fastr.sweep import cluster, state
 
 FAKE = (str(Path(__file__).parent / "fake_train.py"),)
 FRAMES = 400
-SMALL = {"object_store_memory": cluster.OBJECT_STORE_BYTES}
+SMALL = {"object_store_memory": sweep.OBJECT_STORE_BYTES}
 
 
 @pytest.fixture(scope="module")
 def nodes():
     """A Ray cluster of a head without room for runs, and two nodes with room for one each."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in cluster.QUIET.items():
+        for name, value in sweep.QUIET.items():
             patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
@@ -45,7 +44,7 @@ def nodes():
 
 @pytest.fixture(scope="module")
 def ray(nodes):
-    with cluster.connected(nodes.address) as found:
+    with sweep.connected(nodes.address) as found:
         yield found
 
 
@@ -61,17 +60,17 @@ def derived(out, name, need=()):
 
 def swept(ray, out, wanted, *, requests=lambda: 0, show=lambda *_: None, retries=1):
     """States and notes of all units after a sweep."""
-    (out / state.INTERNAL).mkdir(parents=True, exist_ok=True)
-    tasks = [cluster.Task(unit, out, retries, FAKE, None) for unit in wanted]
-    share = cluster.resources(ray, 0.0, 1.0)
-    outcomes = cluster.run(ray, tasks, share, show, requests)
+    (out / sweep.INTERNAL).mkdir(parents=True, exist_ok=True)
+    tasks = [sweep.Task(unit, out, retries, FAKE, None) for unit in wanted]
+    share = sweep.resources(ray, 0.0, 1.0)
+    outcomes = sweep.run(ray, tasks, share, show, requests)
     assert [outcome.name for outcome in outcomes] == [unit.name for unit in wanted]
     return [(outcome.state, outcome.note) for outcome in outcomes]
 
 
 def attempts(out, unit):
     """The commands in a unit's log: train, then resume."""
-    log = state.log_file(out, unit)
+    log = sweep.log_file(out, unit)
     return re.findall(r"^# .*?: fastr (\w+)", log.read_text(), re.M) if log.exists() else []
 
 
@@ -122,7 +121,7 @@ def test_every_unit_comes_to_its_end_once(ray, tmp_path):
     assert attempts(tmp_path, crashing) == ["train", "resume", "resume"]
     assert len(attempts(tmp_path, bad)) == 2
     assert len(attempts(tmp_path, refused)) == 1
-    assert state.tail(state.log_file(tmp_path, bad)) == ["first line", "the reason for it"] * 2
+    assert sweep.tail(sweep.log_file(tmp_path, bad)) == ["first line", "the reason for it"] * 2
     events = [event for name, event in shown if name == crashing.name]
     assert "killed by signal 9, next attempt in 1 s" in events
     assert events[-1] == "done"
@@ -135,12 +134,12 @@ def test_a_stopped_sweep_saves_and_the_same_command_continues(ray, tmp_path):
     report = derived(tmp_path, "report", wanted)
 
     def two_saved():
-        return int(sum(state.saved_frames(unit) > 0 for unit in wanted) >= 2)
+        return int(sum(sweep.saved_frames(unit) > 0 for unit in wanted) >= 2)
 
     found = swept(ray, tmp_path, [*wanted, report], requests=two_saved)
     assert found == [("stopped", "")] * 4
     assert processes(tmp_path) == []
-    assert sum(0 < state.saved_frames(unit) < 1_200 for unit in wanted) == 2
+    assert sum(0 < sweep.saved_frames(unit) < 1_200 for unit in wanted) == 2
     assert swept(ray, tmp_path, [*wanted, report]) == [("done", "")] * 4
     for unit in wanted:
         assert_whole(unit, 1_200)
@@ -149,7 +148,7 @@ def test_a_stopped_sweep_saves_and_the_same_command_continues(ray, tmp_path):
 
 def test_a_second_request_kills(ray, tmp_path):
     [unit] = units(tmp_path, "deaf", frames=10**6)
-    assert swept(ray, tmp_path, [unit], requests=lambda: 2 * bool(state.saved_frames(unit))) == [
+    assert swept(ray, tmp_path, [unit], requests=lambda: 2 * bool(sweep.saved_frames(unit))) == [
         ("stopped", "")
     ]
     until(lambda: processes(tmp_path) == [])
@@ -159,14 +158,14 @@ def test_a_killed_driver_takes_its_commands_with_it_and_loses_nothing(ray, nodes
     wanted = units(tmp_path, "slow", "slow2", frames=1_200)
     script = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
-        "from test_sweep import cluster, swept, units\n"
+        "from test_sweep import sweep, swept, units\n"
         "out = Path(sys.argv[1])\n"
-        "with cluster.connected(sys.argv[3]) as ray:\n"
+        "with sweep.connected(sys.argv[3]) as ray:\n"
         "    swept(ray, out, units(out, 'slow', 'slow2', frames=1_200))"
     )
     words = [str(tmp_path), str(Path(__file__).parent), nodes.address]
     driver = subprocess.Popen([sys.executable, "-c", script, *words])
-    until(lambda: all(state.saved_frames(unit) for unit in wanted))
+    until(lambda: all(sweep.saved_frames(unit) for unit in wanted))
     driver.kill()
     driver.wait()
     assert swept(ray, tmp_path, wanted) == [("done", "")] * 2
@@ -200,7 +199,7 @@ def test_what_ran_on_a_lost_worker_or_node_is_resumed(kill, ray, nodes, tmp_path
     def look():
         for unit in wanted:
             process = user_of(unit.product)
-            if process and not struck and 0 < state.saved_frames(unit) < 600:
+            if process and not struck and 0 < sweep.saved_frames(unit) < 600:
                 kill(int(process), nodes)
                 struck.append(unit)
         return 0
@@ -217,13 +216,13 @@ def test_what_ran_on_a_lost_worker_or_node_is_resumed(kill, ray, nodes, tmp_path
 def test_a_node_that_was_given_up_stops_when_another_takes_over(tmp_path):
     """Locks hold on one machine only: two nodes would train one run."""
     [unit] = units(tmp_path, "deaf", frames=10**6)
-    (tmp_path / state.INTERNAL).mkdir()
+    (tmp_path / sweep.INTERNAL).mkdir()
     outcomes = []
-    task = cluster.Task(unit, tmp_path, 0, FAKE, None)
+    task = sweep.Task(unit, tmp_path, 0, FAKE, None)
     thread = threading.Thread(target=lambda: outcomes.append(task()))
     thread.start()
-    until(lambda: state.saved_frames(unit))
-    assert state.Claim(tmp_path, unit, "elsewhere 1").take().split()[0] != "elsewhere"
+    until(lambda: sweep.saved_frames(unit))
+    assert sweep.Claim(tmp_path, unit, "elsewhere 1").take().split()[0] != "elsewhere"
     thread.join(30)
     assert outcomes[0].state == "stopped"
     assert processes(tmp_path) == []
@@ -233,41 +232,41 @@ def test_a_node_that_was_given_up_stops_when_another_takes_over(tmp_path):
 def test_a_run_in_use_is_waited_for(tmp_path):
     [unit] = units(tmp_path, "good")
     unit.product.mkdir(parents=True)
-    (tmp_path / state.INTERNAL).mkdir()
+    (tmp_path / sweep.INTERNAL).mkdir()
     lock = locked(unit.product)
     threading.Timer(1.5, lock.close).start()
     start = time.monotonic()
-    assert cluster.Task(unit, tmp_path, 0, FAKE, None)().state == "done"
+    assert sweep.Task(unit, tmp_path, 0, FAKE, None)().state == "done"
     assert time.monotonic() - start > 1.4
 
 
 def test_another_command_in_the_same_place_is_refused_and_a_moved_folder_is_not(tmp_path):
     out = tmp_path / "here"
     [unit] = units(out, "good", imports=("mine",))
-    (out / state.INTERNAL).mkdir(parents=True)
-    assert cluster.Task(unit, out, 0, FAKE, None)().state == "done"
+    (out / sweep.INTERNAL).mkdir(parents=True)
+    assert sweep.Task(unit, out, 0, FAKE, None)().state == "done"
     [other] = units(out, "good", frames=200)
     with pytest.raises(UserError, match=r"was trained by `fastr train good .*--frames 400"):
-        state.finished(out, other)
+        sweep.finished(out, other)
     moved = out.rename(tmp_path / "there")
-    assert state.finished(moved, units(moved, "good")[0])
+    assert sweep.finished(moved, units(moved, "good")[0])
 
 
 def test_a_derived_product_is_made_again_unless_it_is_whole_and_of_this_command(tmp_path):
     unit = derived(tmp_path, "thing")
     unit.product.write_text("of another program")
     with pytest.raises(UserError, match="is not of this sweep"):
-        state.clear(tmp_path, unit)
-    state.note(tmp_path, unit, "started")
-    state.clear(tmp_path, unit)
+        sweep.clear(tmp_path, unit)
+    sweep.note(tmp_path, unit, "started")
+    sweep.clear(tmp_path, unit)
     unit.product.write_text("whole")
-    assert not state.finished(tmp_path, unit)
-    state.record(tmp_path, unit)
-    assert state.finished(tmp_path, unit)
+    assert not sweep.finished(tmp_path, unit)
+    sweep.record(tmp_path, unit)
+    assert sweep.finished(tmp_path, unit)
     other = Unit(unit.name, (*unit.arguments, "--limit", "9"), unit.product)
-    assert not state.finished(tmp_path, other)
+    assert not sweep.finished(tmp_path, other)
     unit.product.unlink()
-    assert not state.finished(tmp_path, unit)
+    assert not sweep.finished(tmp_path, unit)
 
 
 def test_how_trainings_are_watched_is_no_part_of_them(tmp_path):
@@ -276,8 +275,8 @@ def test_how_trainings_are_watched_is_no_part_of_them(tmp_path):
     RunWriter.create(
         unit.product, {"train": {}, "provenance": {"command": [*unit.command]}}
     ).close()
-    assert not state.finished(tmp_path, other)
-    assert state.next_arguments(other) == ("resume", str(unit.product), *other.watching)
+    assert not sweep.finished(tmp_path, other)
+    assert sweep.next_arguments(other) == ("resume", str(unit.product), *other.watching)
 
 
 def test_what_no_node_can_give_is_refused(ray):
@@ -287,7 +286,7 @@ def test_what_no_node_can_give_is_refused(ray):
         (0.0, 1.5, "whole number"),
     ):
         with pytest.raises(UserError, match=message):
-            cluster.resources(ray, gpus, cpus)
+            sweep.resources(ray, gpus, cpus)
 
 
 WRONG = {
@@ -327,7 +326,7 @@ def test_a_place_that_is_taken_and_a_cluster_that_is_absent_are_refused(refused,
 
 def test_a_dry_run_prints_commands_and_updates_and_writes_nothing(tmp_path, capsys):
     out = tmp_path / "out"
-    words = ["sweep", "ablation", "--tasks", "walker-walk", "--preset", "quick", "--dry-run"]
+    words = ["sweep", "ablation", "--tasks", "walker-walk", "--preset", "laptop", "--dry-run"]
     assert cli.run([*words, "--json", "--out", str(out)]) == 0
     plan = json.loads(capsys.readouterr().out)
     # 12,501 agent steps, of which 1,000 are random.
@@ -360,13 +359,13 @@ def test_on_this_machine_a_stopped_sweep_ends_with_the_rows_of_the_command_by_ha
     first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     run = out / "train" / "gym-Pendulum-v1" / "td3"
     unit = Unit("", ("train",), run)
-    until(lambda: state.saved_frames(unit))
+    until(lambda: sweep.saved_frames(unit))
     os.killpg(first.pid, signal.SIGINT)
     message = first.communicate()[1]
     assert first.returncode == 130
     assert all(line.startswith("fastr: ") for line in message.splitlines() if line)
     assert "the same command continues later" in message
-    assert 0 < state.saved_frames(unit) < 9_000
+    assert 0 < sweep.saved_frames(unit) < 9_000
     subprocess.run([*command, "--address", nodes.address], check=True)
     assert (out / "report" / "smoke" / "index.html").exists()
     recorded = json.loads((run / "config.json").read_text())["provenance"]["command"]

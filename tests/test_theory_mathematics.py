@@ -9,7 +9,6 @@ import pytest
 from fastr.studies.theory import crossing, exponents, interval, log_interval
 from fastr.studies.theory.exploration import (
     Explore,
-    chebyshev,
     explore,
     misspecification,
     optimal_values,
@@ -28,12 +27,17 @@ from fastr.studies.theory.fits import (
     ranking_loss,
     risk,
 )
-from fastr.studies.theory.linearity import norm_bound, policy_residual, random_checks
+from fastr.studies.theory.linearity import (
+    bellman_residual,
+    norm_bound,
+    normalised_fourier,
+    random_checks,
+    waves_of,
+)
 from fastr.studies.theory.mdp import (
     FiniteMDP,
     cell_cosines,
     cosines,
-    draw,
     energy,
     frequencies,
     grid,
@@ -43,7 +47,6 @@ from fastr.studies.theory.mdp import (
     random_policy,
     waves,
 )
-from fastr.studies.theory.ratio import bellman_residual, normalised_fourier, waves_of
 from fastr.studies.theory.separation import Sieve, merged
 
 
@@ -99,18 +102,6 @@ def test_the_norm_bound_by_hand():
     largest = max(abs(r) for r in model.mdp.reward.ravel())
     expected = np.sqrt(sum(w * w for w in model.reward_weight)) + 0.8 * mass * largest / 0.2
     assert norm_bound(model) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("dial", [0.05, 0.3, 0.5])
-def test_off_cp_the_residual_stays_within_what_epsilon_allows(dial):
-    generator = np.random.default_rng(0)
-    truth = waves(1, 1, dial=dial)
-    mdp = truth.table(16, generator.normal(size=4), 0.9)
-    psi = truth.feature(16)
-    for _ in range(20):
-        policy = random_policy(16, 16, generator)
-        residual, allowed = policy_residual(mdp, psi, policy, truth.cp_error)
-        assert 0.0 < residual <= allowed
 
 
 def test_on_cp_table_and_model_are_the_same():
@@ -199,29 +190,6 @@ def test_a_pair_without_data_gets_a_feature_of_zero():
     fit = joint_fit(shares, 2)
     assert not fit.feature[0, 1].any()
     np.testing.assert_allclose(fit.score[0, 0], [0.0, 3.0, 0.0], atol=1e-12)
-
-
-def test_the_factored_minimiser_cannot_be_improved_nearby():
-    shape, generator = (5, 4, 5), np.random.default_rng(0)
-    shares = counted(observed(400, shape, 3), shape)
-    fit = factored_fit(shares, 2, generator)
-    loss = empirical_loss(fit, shares)
-    assert loss >= empirical_loss(joint_fit(shares, 2), shares) - 1e-12
-    # psi stays a product of factors when a row or a column is scaled.
-    for size in (1e-3, 1e-2):
-        for _ in range(50):
-            rows, columns = (1 + size * generator.normal(size=(n, 2)) for n in shape[:2])
-            moved = fit._replace(feature=fit.feature * rows[:, None] * columns[None])
-            assert empirical_loss(moved, shares) >= loss - 1e-9
-
-
-def test_shares_are_those_of_the_density():
-    density = energy(5, 3, np.random.default_rng(0)).mdp.density
-    shares = draw(density, 10**7, np.random.default_rng(1))
-    assert shares.sum() == pytest.approx(1.0)
-    expected = population(density)
-    assert (np.abs(shares - expected) < 5 * np.sqrt(expected / 1e7)).all()
-    np.testing.assert_allclose(expected.sum(-1), 1 / 15)
 
 
 @pytest.mark.parametrize("kind", ["factored", "joint"])
@@ -328,12 +296,6 @@ def test_intervals_by_hand():
     assert f"{log_interval(np.array([3.0])):.2f}" == "3.00"
 
 
-def test_an_interval_below_another_ends_before_it_begins():
-    low, high = interval(np.array([[1.0, 1.0], [1.2, 9.0]])), interval(np.array([[7.0], [7.2]]))
-    np.testing.assert_array_equal(low.below(high), [True, False])
-    np.testing.assert_array_equal(high.below(low), [False, False])
-
-
 def test_exponents_and_crossings_by_hand():
     x = np.array([1.0, 10.0, 100.0, 1000.0])
     np.testing.assert_allclose(exponents(x, np.stack([x**-0.5, 3 * x**2])), [-0.5, 2.0])
@@ -389,18 +351,6 @@ def test_lsvi_is_the_algorithm_in_loops():
     np.testing.assert_allclose(outcome.regret[0], np.cumsum(best - np.array(values)), atol=1e-8)
 
 
-def test_regret_grows_like_the_square_root_of_the_episodes():
-    """One lock's exponent over episodes 200 to 2,000 (others have less); a useless one has 1."""
-    model = lock(np.random.default_rng(0))
-    features = np.stack([unit_features(model.feature)] * 4)
-    outcome = explore(model.mdp, features, Explore(episodes=2_000), np.random.default_rng(0))
-    episodes = np.arange(200, 2_000, dtype=float)
-    assert 0.3 < exponents(episodes, outcome.regret[:, 200:]).mean() < 0.6
-    ones = np.ones((1, *model.feature.shape[:2], 1))
-    blind = explore(model.mdp, ones, Explore(episodes=300), np.random.default_rng(0))
-    assert exponents(np.arange(30.0, 300.0), blind.regret[:, 30:]).mean() > 0.95
-
-
 def test_optimal_values_are_the_best_of_all_policies():
     generator = np.random.default_rng(0)
     kernel = generator.dirichlet(np.ones(3), size=(3, 2))
@@ -409,14 +359,6 @@ def test_optimal_values_are_the_best_of_all_policies():
     best = policy_value(mdp, choices)[:, 1].max()
     assert optimal_values(mdp, 2)[0, 1] == pytest.approx(best)
     assert not optimal_values(mdp, 2)[2].any()
-
-
-def test_the_best_constant_is_the_middle():
-    target = np.array([0.0, 1.0, 5.0])
-    assert chebyshev(np.ones((3, 1)), target) == pytest.approx(2.5)
-    line = np.stack([np.ones(3), np.arange(3.0)], axis=1)
-    # |x| on -1, 0, 1: the best line is 1/2, off by 1/2 everywhere.
-    assert chebyshev(line, np.array([1.0, 0.0, 1.0])) == pytest.approx(0.5)
 
 
 def test_eta_is_zero_for_the_true_feature_and_half_the_range_for_a_constant():

@@ -33,7 +33,7 @@ PATHS = os.pathsep.join(filter(None, [HERE, INHERITED]))
 
 
 def tiny(task: str = "gym:Pendulum-v1", **changes) -> TrainConfig:
-    config = preset(task, "fastr", "quick")
+    config = preset(task, "fastr", "laptop")
     representation = replace(
         config.agent.representation,
         feature_dim=8,
@@ -177,7 +177,7 @@ def test_every_method_resumes_bit_for_bit(method, tmp_path, monkeypatch):
     """
     # 25 agent steps of two seeds: many slices, some cut off by the ring's end.
     monkeypatch.setattr(ring, "SLICE_BYTES", 25 * 2 * EnvSpec(3, 1).row_dim * 4)
-    config = preset("gym:Pendulum-v1", method, "quick")
+    config = preset("gym:Pendulum-v1", method, "laptop")
     agent = replace(config.agent, batch_size=16, **SMALL[method])
     config = replace(tiny(replay_capacity=96, eval_frames=400), method=method, agent=agent)
     with start(config, tmp_path / "whole") as writer:
@@ -338,7 +338,7 @@ def test_nothing_broken_is_ever_saved(tmp_path, monkeypatch, name, value, says):
 @pytest.mark.parametrize("method", ["fastr", "ctrl-sr", "diff-sr", "sac", "td3", "td7"])
 def test_no_program_changes_the_types_of_what_the_others_are_compiled_for(method):
     spec = EnvSpec(3, 1)
-    agent = preset("", method, "quick").agent
+    agent = preset("", method, "laptop").agent
     engine = Engine(agent, spec, (3, 7), capacity=64, random_steps=1)
     start = jax.eval_shape(engine.init)
     arrived = np.zeros((2, spec.row_dim + spec.state_dim), np.float32)
@@ -492,7 +492,7 @@ def compiling(*_, **__):
 
 fastr.training.loop.train = compiling
 run = SimpleNamespace(path=Path("run"), config={})
-train_and_draw(preset("gym:Pendulum-v1", "fastr", "quick"), run, None)
+train_and_draw(preset("gym:Pendulum-v1", "fastr", "laptop"), run, None)
 """
 
 

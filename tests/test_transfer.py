@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fastr.cli import run
+from fastr.cli.studies import returns_of
 from fastr.cli.training import check_possible, start
-from fastr.cli.transfer import returns_of
 from fastr.core import EnvSpec, UserError
 from fastr.runs.directory import RunDirectory, RunWriter
 from fastr.studies.probes import linear_cka
@@ -26,7 +26,7 @@ PROTOCOL |= {"eval_episodes": 1, "checkpoint_frames": 200}
 
 
 def tiny(method="fastr", keep="nothing", task=TASK, **changes):
-    config = preset(task, method, "quick")
+    config = preset(task, method, "laptop")
     sizes = {"feature_dim": 8, "hidden_dim": 8, "noise_levels": 2, "fourier_dim": 8, "head_dim": 8}
     agent = replace(config.agent, batch_size=16, actor_dim=8, keep=keep)
     return with_form(replace(config, agent=agent, **(PROTOCOL | changes)), **sizes)

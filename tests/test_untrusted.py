@@ -1,9 +1,9 @@
 """Untrusted files execute nothing, lead nowhere else, and stay bounded."""
 
-import ast
 import contextlib
 import json
 import os
+import re
 import struct
 import sys
 import time
@@ -30,7 +30,7 @@ from fastr.runs.checkpoints import read_index
 from fastr.runs.summary import summary
 from fastr.runs.untrusted import bounded_bytes, limited_memory
 from fastr.studies.experiments import Grid, misfits
-from fastr.sweep.state import next_arguments
+from fastr.sweep import next_arguments
 from fastr.training.config import from_json, preset, to_json
 from fastr.training.state import check_host
 from saved_runs import save_run
@@ -39,45 +39,22 @@ from transitions import walk, write_minari, write_npz, write_run
 SOURCE = Path(fastr.__file__).parent
 MEBIBYTE = 2**20
 
-# What executes, or may execute, what it reads. Modules by name, functions by their last two names.
-FORBIDDEN_MODULES = {
-    *("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml", "torch"),
-    *("runpy", "code", "codeop", "imp", "ctypes.util"),
-}
-FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "np.load"}
-FORBIDDEN_CALLS |= {"np.lib.format", "ast.literal_eval", "pd.read_pickle", "pickle.loads"}
-IMPORTERS = {"__init__.py", "cli/main.py", "cli/theory.py", "runs/summary.py"}
+# What executes, or may execute, what it reads.
+EXECUTING = re.compile(
+    r"^\s*(?:import|from) (?:c?pickle|cloudpickle|dill|joblib|marshal|shelve|yaml|torch|runpy|code"
+    r"|codeop|imp)\b|(?<![.\w])(?:eval|exec|compile|__import__)\(|\bos\.(?:system|popen)\("
+    r"|\bnp\.load\(|\bliteral_eval\(|\bread_pickle\(|\ballow_pickle\b|\bshell=",
+    re.MULTILINE | re.IGNORECASE,
+)
+IMPORTERS = {"__init__.py", "cli/main.py", "runs/summary.py"}
 """These call import_module: with the user's own word, or with names written in them."""
 
 
-def dotted(node):
-    """`a.b` of an expression, or its name, or nothing."""
-    if isinstance(node, ast.Attribute):
-        return f"{getattr(node.value, 'id', '')}.{node.attr}"
-    return getattr(node, "id", "")
-
-
-def imports_and_calls(path):
-    modules, calls = set(), set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            modules |= {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
-        elif isinstance(node, ast.Call):
-            calls.add(dotted(node.func))
-            calls |= {key.arg for key in node.keywords if key.arg in ("allow_pickle", "shell")}
-    return modules, calls
-
-
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.name)
-def test_nothing_that_executes_files_is_used(path):
-    modules, calls = imports_and_calls(path)
-    assert not modules & FORBIDDEN_MODULES
-    assert not {module for module in modules if module.split(".")[0] in FORBIDDEN_MODULES}
-    assert not calls & (FORBIDDEN_CALLS | {"allow_pickle", "shell"})
-    if str(path.relative_to(SOURCE)) not in IMPORTERS:
-        assert "import_module" not in calls
+def test_nothing_that_executes_files_is_used():
+    for path in SOURCE.rglob("*.py"):
+        text, name = path.read_text(), str(path.relative_to(SOURCE))
+        assert not EXECUTING.search(text), name
+        assert name in IMPORTERS or "import_module(" not in text, name
 
 
 # Modules that a run's task names.
@@ -406,7 +383,7 @@ HUGE += [None, "x", [], {}, True]
 @given(data=st.data())
 def test_any_configuration_is_built_quickly_or_refused(data):
     method = data.draw(st.sampled_from(["fastr", "diff-sr", "sac", "td7", "td3", "block", "tree"]))
-    config = json.loads(json.dumps(to_json(preset("walker-walk", method, "quick"))))
+    config = json.loads(json.dumps(to_json(preset("walker-walk", method, "laptop"))))
     part = config
     while True:
         name = data.draw(st.sampled_from(sorted(part)))
@@ -419,7 +396,7 @@ def test_any_configuration_is_built_quickly_or_refused(data):
 
 
 def test_seeds_and_layers_have_a_limit():
-    config = preset("walker-walk", "sac", "quick")
+    config = preset("walker-walk", "sac", "laptop")
     with pytest.raises(UserError, match="at most 1,000"):
         replace(config, seeds=tuple(range(1_001)))
     with pytest.raises(UserError, match="hidden-layers"):
@@ -449,7 +426,7 @@ def host(**changes):
 
 @given(changes=st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1), lost=st.sampled_from(KEYS))
 def test_any_host_state_of_a_checkpoint_is_sound_or_refused(checkpoint, changes, lost):
-    config = preset("walker-walk", "ctrl-sr", "quick")
+    config = preset("walker-walk", "ctrl-sr", "laptop")
     check_host(replace(checkpoint, host=host()), config)
     for saved in (host(**changes), {k: v for k, v in host().items() if k != lost}):
         try:

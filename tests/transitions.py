@@ -70,7 +70,7 @@ def write_run(path, columns, *, seeds=1):
         [columns["state"], columns["action"], columns["next_state"], scalars], 1
     )
     replay = np.repeat(packed.astype(np.float32)[:, None], seeds, axis=1)
-    config = to_json(preset("walker-walk", "ctrl-sr", "quick"))
+    config = to_json(preset("walker-walk", "ctrl-sr", "laptop"))
     arrays = {"pending_states": columns["state"][:seeds].astype(np.float32)}
     with RunWriter.create(path, {"train": config, "provenance": {"fastr": "0"}}) as writer:
         half = rows // 2

@@ -47,13 +47,14 @@ def cases() -> dict[str, list[str]]:
                 "--method",
                 method,
                 "--preset",
-                "quick",
+                "laptop",
                 *options(SMALL),
                 "--seeds",
                 *seeds,
             ]
     for method in PAPER:
-        found[f"{method}, paper"] = ["--method", method, *options(LARGE), "--seeds", "0"]
+        words = ["--method", method, "--preset", "paper", *options(LARGE), "--seeds", "0"]
+        found[f"{method}, paper"] = words
     for method in KILLED:
         found[f"{method}, killed"] = found[f"{method}, 2 seed(s)"]
     return found

@@ -20,7 +20,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "fastr"
 TINY = shlex.split(
-    "train gym:Pendulum-v1 --preset quick --frames 400 --random-frames 200 --eval-frames 400 "
+    "train gym:Pendulum-v1 --preset laptop --frames 400 --random-frames 200 --eval-frames 400 "
     "--eval-episodes 1 --batch-size 8 --hidden-dim 8 --blocks 0 --out run"
 )
 

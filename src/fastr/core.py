@@ -116,7 +116,7 @@ Method = Literal[
     "ctrl-sr-matched",
     "tucker-matched",
 ]
-Preset = Literal["paper", "quick"]
+Preset = Literal["paper", "laptop"]
 
 
 LARGEST = 2**31 - 1

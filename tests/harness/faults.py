@@ -1,84 +1,306 @@
-"""Break real trainings in every way a machine knows, and see what is left of them.
+"""Break real trainings in the ways a machine breaks them, and see what is left of them.
 
     python tests/harness/faults.py --faults 200 --out faults.md
 
-Runs live through several faults each, drawn at random, and are then trained to their end, which is
+A run lives through several faults drawn at random, and is then trained to its end, which is
 compared with that of an undisturbed run: rows but for their seconds, every array, every transition.
 """
 
 import argparse
+import contextlib
+import hashlib
+import json
 import os
 import random
+import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *sys.path[1:]])
+from fastr.runs import RunDirectory
 
-from kinds import FAULTS, SHARES, Missed, Try, expect  # noqa: E402
-from victims import Result, Victim, rising_seconds  # noqa: E402
-
+FRAMES, EVERY = 900, 45
+"""The budget, and the frames between checkpoints."""
+TASK = "fault_envs:Spring-v0"
+TRAIN = (
+    f"train {TASK} --method td3 --preset laptop --hidden-dim 8 --batch-size 16 --frame-skip 1 "
+    f"--random-frames 50 --frames {FRAMES} --eval-frames 300 --eval-episodes 1 "
+    f"--checkpoint-frames {EVERY} --seeds 3"
+).split()
+START_SECONDS = 240.0
+"""A machine with much else to do starts processes slowly; nothing that takes longer is alive."""
 PER_RUN = 10
 """Faults in the life of one run."""
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
-def one_life(work: Path, names: list[str], reference: Result, rng: random.Random) -> list[Try]:
+class Missed(Exception):  # noqa: N818
+    """The run ended before the fault struck: it does not count."""
+
+
+def expect(condition: object, problem: str) -> None:
+    if not condition:
+        raise AssertionError(problem)
+
+
+def wait_for(condition, pause: float = 0.01) -> None:
+    """Wait until the condition is true, or as long as a process may take to start."""
+    deadline = time.monotonic() + START_SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(pause)
+
+
+class Run:
+    """One run directory, from its beginning to its end, and the process that trains it."""
+
+    def __init__(self, folder: Path):
+        folder.mkdir()
+        self.path, self.log = folder / "run", folder / "log"
+
+    def launch(self) -> None:
+        """Begin the run or resume it."""
+        command = [*TRAIN, "--out", str(self.path)]
+        if (self.path / "config.json").exists():
+            command = ["--import", TASK.partition(":")[0], "resume", str(self.path)]
+        paths = [str(Path(__file__).parent), *sys.path[1:]]
+        given = {"PYTHONPATH": os.pathsep.join(paths)}
+
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fastr.cli", *command],
+                stdout=log,
+                stderr=log,
+                env=ENVIRONMENT | os.environ | given,
+                start_new_session=True,
+            )
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def wait(self, seconds: float = START_SECONDS) -> int | None:
+        """The exit code; None if it has not ended within this time, and is killed."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def members(self) -> list[int]:
+        """Living processes of the training's group."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self.process.pid and fields[0] != "Z":
+                    found.append(int(entry.name))
+        return found
+
+    def expect_nothing_left(self) -> None:
+        """The processes it has started end soon after it."""
+        deadline = time.monotonic() + 20
+        while self.members() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        left = self.members()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        expect(not left, "processes left behind")
+
+    def expect_ended(self, code: int, says: str) -> None:
+        """It ends by itself, with this exit code and one sentence, and leaves nothing behind."""
+        found, said = self.wait(), self.said()
+        if found == 0 and self.ended():
+            raise Missed
+        expect(found == code, f"exit code {found} in place of {code}: {said}")
+        expect("Traceback" not in said, f"a traceback: {said}")
+        sentences = [line for line in said.splitlines() if line.startswith("fastr: ")]
+        expect(any(re.search(says, line) for line in sentences), f"not {says!r}: {said}")
+        self.expect_nothing_left()
+
+    def checkpoints(self) -> list[Path]:
+        return sorted(self.path.glob("checkpoints/0*"))
+
+    def frames(self) -> int:
+        """Frames at the newest checkpoint."""
+        return int(self.checkpoints()[-1].name) if self.checkpoints() else 0
+
+    def ended(self) -> bool:
+        return self.frames() >= FRAMES
+
+    def under_way(self, rng: random.Random) -> None:
+        """Wait until the run has come some way further; Missed if it ends on that way."""
+        now = self.frames()
+        goal = max(now + EVERY, min(now + EVERY * rng.randint(1, 5), FRAMES - EVERY))
+        wait_for(lambda: self.frames() >= goal or not self.running())
+        time.sleep(rng.uniform(0.0, 0.15))
+        if not self.running():
+            expect(self.ended(), f"ended by itself: {self.said()}")
+            raise Missed
+
+
+# Faults: what is done to a run, and what it must do then. Each returns a detail for the record.
+
+
+def sigkill(run: Run, rng: random.Random) -> str:
+    run.launch()
+    starting = rng.random() < 0.3
+    if starting:
+        time.sleep(rng.uniform(0.0, 6.0))
+    else:
+        run.under_way(rng)
+    if not run.running():
+        raise Missed
+    run.kill()
+    run.expect_nothing_left()
+    return "while it starts" if starting else "under way"
+
+
+def sigkill_in_checkpoint(run: Run, rng: random.Random) -> str:
+    run.launch()
+    goal = min(run.frames() + EVERY * rng.randint(1, 4), FRAMES - 2 * EVERY)
+    wait_for(lambda: run.frames() >= goal or not run.running())
+    folders = run.path / "checkpoints", run.path / "replay"
+    half = lambda: [f for d in folders if d.exists() for f in os.listdir(d) if f[0] == "."]  # noqa: E731
+    wait_for(lambda: half() or not run.running(), pause=0.0)
+    time.sleep(rng.uniform(0.0, 0.002))
+    if not run.running():
+        raise Missed
+    run.kill()
+    run.expect_nothing_left()
+    return "half written" if half() else "just written"
+
+
+def sigterm(run: Run, rng: random.Random) -> str:
+    run.launch()
+    run.under_way(rng)
+    before, group = run.frames(), rng.random() < 0.5
+    (os.killpg if group else os.kill)(run.process.pid, signal.SIGTERM)
+    run.expect_ended(143, "continue with `fastr --import fault_envs resume")
+    expect(run.frames() >= before, "no checkpoint at the stop")
+    return "to the process group" if group else "to the process"
+
+
+def damaged_file(run: Run, rng: random.Random) -> str:
+    """A file of the newest checkpoint is cut or changed: the one before is used, and it is said."""
+    while len(run.checkpoints()) < 2:
+        run.launch()
+        wait_for(lambda: len(run.checkpoints()) >= 2 or not run.running())
+        run.process.terminate()
+        expect(run.wait() in (0, 143), run.said())
+    if run.ended():
+        raise Missed
+    older, newest = run.checkpoints()[-2:]
+    index = [json.loads((path / "index.json").read_bytes()) for path in (older, newest)]
+    first, last = (content["rows_bytes"] for content in index)
+    own = index[1]["files"].keys() - index[0]["files"].keys() - {"state.safetensors"}
+    choices = [newest / "index.json", newest / "state.safetensors"]
+    choices += [run.path / "replay" / name for name in sorted(own)]
+    choices += [run.path / "rows.jsonl"] * (first < last)
+    path = rng.choice(choices)
+    content = bytearray(path.read_bytes())
+    at = rng.randrange(first, last) if path.name == "rows.jsonl" else rng.randrange(len(content))
+    if rng.random() < 0.5:
+        content[at] ^= 1 << rng.randrange(8)
+    else:
+        del content[at:]
+    path.write_bytes(content)
+    run.launch()
+    named = f"{newest.name} is damaged"
+    wait_for(lambda: named in run.said() or not run.running())
+    run.kill()
+    run.expect_nothing_left()
+    expect(named in run.said(), f"nothing about {named!r}: {run.said()}")
+    return path.name if path.parent.name != "replay" else "replay segment"
+
+
+FAULTS: dict[str, tuple[Callable[[Run, random.Random], str], int]] = {
+    "SIGKILL at a random moment": (sigkill, 24),
+    "SIGKILL during a checkpoint": (sigkill_in_checkpoint, 18),
+    "SIGTERM": (sigterm, 16),
+    "damaged checkpoint file": (damaged_file, 44),
+}
+"""Each with its share among all."""
+
+
+# Lives
+
+
+@dataclass
+class Try:
+    """One fault and what came of it."""
+
+    fault: str
+    detail: str = ""
+    problem: str = ""
+    """Which promise was broken."""
+    lost: int = 0
+    doubled: int = 0
+    resumed: bool = False
+    equal: bool = False
+
+
+def finish(run: Run) -> tuple[Counter[str], str]:
+    """Train to the end without a fault: rows but for their seconds, and a hash of all arrays."""
+    while not run.ended():
+        run.launch()
+        expect(run.wait(600) == 0, f"not resumed: {run.said()}")
+    directory, digest = RunDirectory.open(run.path), hashlib.sha256()
+    checkpoint = directory.latest()
+    for name, array in sorted(checkpoint.arrays().items()):
+        digest.update(name.encode() + array.tobytes())
+    for _, part in checkpoint.replay_slices(1000):
+        digest.update(part.tobytes())
+    seconds = [row["seconds"] for row in directory.rows()]
+    expect([0.0, *seconds] == sorted([0.0, *seconds]), "seconds went backwards")
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in directory.rows()]
+    return Counter(json.dumps(row, sort_keys=True) for row in rows), digest.hexdigest()
+
+
+def one_life(work: Path, names: list[str], reference: tuple, rng: random.Random) -> list[Try]:
     """Start a run, inject the first faults of the list, train it to its end, compare."""
     folder = Path(tempfile.mkdtemp(prefix="life-", dir=work))
-    victim, life = Victim(folder / "run", work / "logs" / folder.name), []
-    victim.logs.mkdir(parents=True)
-    while names and len(life) < PER_RUN and not victim.ended():
+    run, life = Run(folder / "one"), []
+    while names and len(life) < PER_RUN and not run.ended():
         entry = Try(names[0])
         try:
-            FAULTS[names[0]](victim, rng, entry)
+            entry.detail = FAULTS[entry.fault][0](run, rng)
         except Missed:
             continue
         except Exception as error:
-            entry.problem = str(error) or traceback.format_exc()
+            entry.problem = repr(error)
         names.pop(0)
         life.append(entry)
-        line = f"{entry.fault} ({entry.detail}): {entry.problem or 'as promised'}"
-        print(line[:400], file=sys.stderr, flush=True)
-    judge(victim, life, reference)
+        print(f"{entry.fault}: {entry.problem or 'as promised'}"[:400], file=sys.stderr, flush=True)
+    problem, rows, weights = "", Counter(), ""
+    try:
+        rows, weights = finish(run)
+    except Exception as error:
+        problem = repr(error)
+    for entry in life:
+        entry.resumed, entry.equal = bool(weights), weights == reference[1]
+        entry.lost, entry.doubled = (reference[0] - rows).total(), (rows - reference[0]).total()
+        entry.problem = entry.problem or problem
     shutil.rmtree(folder)
     return life
-
-
-def judge(victim: Victim, life: list[Try], reference: Result) -> None:
-    """Train to the end without a fault, and compare."""
-    problem = ""
-    try:
-        if not victim.ended():
-            child = victim.launch()
-            expect(child.wait(600) == 0, f"not resumed: {child.said()}")
-        expect(rising_seconds(victim.path), "seconds went backwards")
-        found = Result.of(victim.path)
-    except Exception as error:
-        found, problem = Result(Counter(), ""), str(error)
-    for entry in life:
-        entry.resumed = bool(found.weights)
-        entry.equal = found.weights == reference.weights
-        entry.lost = (reference.rows - found.rows).total()
-        entry.doubled = (found.rows - reference.rows).total()
-        entry.problem = entry.problem or problem
-
-
-def undisturbed(work: Path) -> Result:
-    """What every run must come to; its programs are compiled for all others."""
-    victim = Victim(work / "reference", work / "logs")
-    victim.logs.mkdir(parents=True)
-    child = victim.launch()
-    expect(child.wait(600) == 0, f"the undisturbed run failed: {child.said()}")
-    return Result.of(victim.path)
 
 
 def table(tries: list[Try]) -> str:
@@ -87,17 +309,24 @@ def table(tries: list[Try]) -> str:
     lines = [head, ("---",) * len(head)]
     for name in [*FAULTS, "all"]:
         those = [entry for entry in tries if name in ("all", entry.fault)]
+        promised = sum(not entry.problem for entry in those)
+        counts = (
+            sum(getattr(entry, kind) for entry in those)
+            for kind in ("lost", "doubled", "resumed", "equal")
+        )
         if those:
-            lines.append((
-                name,
-                len(those),
-                sum(not entry.problem for entry in those),
-                sum(entry.lost for entry in those),
-                sum(entry.doubled for entry in those),
-                sum(entry.resumed for entry in those),
-                sum(entry.equal for entry in those),
-            ))  # fmt: skip
+            lines.append((name, len(those), promised, *counts))
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+def arranged(kinds: list[str], count: int, rng: random.Random) -> list[str]:
+    """So many faults of these kinds, in their shares."""
+    total = sum(FAULTS[kind][1] for kind in kinds)
+    names = [kind for kind in kinds for _ in range(-(-FAULTS[kind][1] * count // total))]
+    while len(names) > count:
+        names.remove(max(names, key=names.count))
+    rng.shuffle(names)
+    return names
 
 
 def main() -> int:
@@ -106,38 +335,22 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(FAULTS), help="these kinds alone")
     parser.add_argument("--seed", type=int, default=0, help="of the faults' order and moments")
     parser.add_argument("--out", type=Path, help="where the table goes")
-    parser.add_argument("--keep", type=Path, help="directory for logs (default: a temporary one)")
     options = parser.parse_args()
-    rng = random.Random(options.seed)
+    rng, tries = random.Random(options.seed), []
     names = arranged(options.only or list(FAULTS), options.faults, rng)
-    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fastr-faults-") as temporary:
-        work = options.keep or Path(temporary)
-        work.mkdir(exist_ok=True, parents=True)
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(work / "compiled"))
-        reference = undisturbed(work)
-        tries: list[Try] = []
+        work = Path(temporary)
+        ENVIRONMENT["JAX_COMPILATION_CACHE_DIR"] = str(work / "compiled")
+        reference = finish(Run(work / "reference"))
         while names:
             tries += one_life(work, names, reference, rng)
-    text = table(tries)
-    print(text)
-    print(f"{len(tries)} faults in {time.monotonic() - begun:,.0f} s")
+    print(text := table(tries))
     if options.out:
         options.out.write_text(text)
     bad = [entry for entry in tries if entry.problem or not entry.equal or entry.lost]
     for entry in bad:
         print(f"BROKEN: {entry}", file=sys.stderr)
-    return 1 if bad or len(tries) < options.faults else 0
-
-
-def arranged(kinds: list[str], count: int, rng: random.Random) -> list[str]:
-    """So many faults of these kinds, in their shares."""
-    total = sum(SHARES[kind] for kind in kinds)
-    names = [kind for kind in kinds for _ in range(-(-SHARES[kind] * count // total))]
-    while len(names) > count:
-        names.remove(max(names, key=names.count))
-    rng.shuffle(names)
-    return names
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from fastr.nn.networks import MLP
 from fastr.nn.optim import Layout, Metrics, Parameters, Trainable
 from fastr.transition import Transition
 
-QUICK = {
+LAPTOP = {
     "batch_size": 128,
     "critic_learning_rate": 1e-3,
     "actor_learning_rate": 1e-3,

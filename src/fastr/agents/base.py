@@ -39,7 +39,7 @@ class AgentConfig(abc.ABC):
         """With the arithmetic that is fastest on an accelerator."""
         return self
 
-    def quick(self) -> "AgentConfig":
+    def laptop(self) -> "AgentConfig":
         """The same method at sizes and rates that learn in minutes on a CPU."""
         return self
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
-    QUICK,
+    LAPTOP,
     bootstrapped,
     plain_critics,
     plain_q,
@@ -66,9 +66,9 @@ class SACConfig(AgentConfig):
         require(self, *rates, low=0)
         require(self, "initial_temperature", low=1e-6)
 
-    def quick(self) -> "SACConfig":
+    def laptop(self) -> "SACConfig":
         """Small networks with larger steps."""
-        return replace(self, hidden_dim=128, temperature_learning_rate=1e-3, **QUICK)
+        return replace(self, hidden_dim=128, temperature_learning_rate=1e-3, **LAPTOP)
 
     def accelerated(self) -> "SACConfig":
         """With the arithmetic that is fastest on an accelerator."""

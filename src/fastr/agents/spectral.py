@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
-    QUICK,
+    LAPTOP,
     AbstractDeterministicAgent,
     actor_network,
     bootstrapped,
@@ -93,10 +93,10 @@ class SpectralConfig(AgentConfig):
         """Arithmetic of matrix products."""
         return self.representation.precision
 
-    def quick(self) -> "SpectralConfig":
+    def laptop(self) -> "SpectralConfig":
         """A small representation, critics and actor with larger steps."""
-        small = self.representation.quick()
-        rates = QUICK | {"representation_learning_rate": 3e-4}
+        small = self.representation.laptop()
+        rates = LAPTOP | {"representation_learning_rate": 3e-4}
         return replace(self, representation=small, actor_dim=128, **rates)
 
     def accelerated(self) -> "SpectralConfig":

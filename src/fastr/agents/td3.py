@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
-    QUICK,
+    LAPTOP,
     AbstractDeterministicAgent,
     actor_network,
     bootstrapped,
@@ -67,9 +67,9 @@ class TD3Config(AgentConfig):
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
         require(self, "critic_learning_rate", "actor_learning_rate", low=0)
 
-    def quick(self) -> "TD3Config":
+    def laptop(self) -> "TD3Config":
         """Small networks with larger steps."""
-        return replace(self, hidden_dim=128, **QUICK)
+        return replace(self, hidden_dim=128, **LAPTOP)
 
     def accelerated(self) -> "TD3Config":
         """With the arithmetic that is fastest on an accelerator."""

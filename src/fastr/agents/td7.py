@@ -71,7 +71,7 @@ class TD7Config(AgentConfig):
         noises = ("exploration_noise", "target_noise", "target_noise_clip")
         require(self, *noises, "learning_rate", "cloning_weight", low=0)
 
-    def quick(self) -> "TD7Config":
+    def laptop(self) -> "TD7Config":
         """Small networks with larger steps."""
         sizes = {"embedding_dim": 128, "hidden_dim": 128, "batch_size": 128}
         return replace(self, learning_rate=1e-3, **sizes)

@@ -42,11 +42,11 @@ COMMANDS = {
         "looking:Bench",
         "time the update and the loop; `bench race`: against other packages",
     ),
-    "report": Command("Compare", "report:Report", "tables, curves and statistics of runs"),
-    "sweep": Command("Compare", "sweep:Sweep", "run a whole experiment"),
-    "misfit": Command("Study", "misfit:Misfit", "test whether the factorization fits a dataset"),
-    "transfer": Command("Study", "transfer:Transfer", "adapt a run to other actuators"),
-    "theory": Command("Study", "theory:Theory", "run the paper's claims"),
+    "report": Command("Compare", "comparing:Report", "tables, curves and statistics of runs"),
+    "sweep": Command("Compare", "comparing:Sweep", "run a whole experiment"),
+    "misfit": Command("Study", "studies:Misfit", "test whether the factorization fits a dataset"),
+    "transfer": Command("Study", "studies:Transfer", "adapt a run to other actuators"),
+    "theory": Command("Study", "studies:Theory", "run the paper's claims"),
     "export": Command("Ship", "export:Export", "write a policy that runs without fastr"),
     "collect": Command("Ship", "export:Collect", "write transitions as a dataset"),
 }
@@ -56,7 +56,7 @@ TASK is a DM Control Suite task (humanoid-walk), a Gymnasium environment (gym:Ha
 your own environment (my_package:MyRobot-v0). Frames are simulator steps; an agent step is
 --frame-skip frames.
 
-  fastr train walker-walk --preset quick     learn to walk in minutes on a CPU
+  fastr train walker-walk --preset laptop     learn to walk in minutes on a CPU
   fastr COMMAND --help                       all options of a command
   fastr --import MODULE COMMAND ...          import your module first: it may register methods
   fastr --version"""
@@ -154,7 +154,7 @@ def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
             "commands; options come after the command."
         )
     if (name, *arguments[:1]) == ("bench", "race"):
-        from fastr.cli.race import Race
+        from fastr.cli.looking import Race
 
         return parsed("bench race", Race, arguments[1:])
     module, _, of_class = COMMANDS[name].place.partition(":")

@@ -56,23 +56,16 @@ THRIFT_LIMITS = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit
 def open_source(name: str) -> Source:
     """The dataset at this path, or an installed Minari dataset; UserError if there is none."""
     path = Path(name)
-    if path.is_file():
-        reader = FILES.get(path.suffix.lower())
-        if reader and path.stat().st_size:
-            return reader(path)
-        problem = f"ends in {path.suffix or 'nothing'}" if not reader else "is empty"
-    elif path.is_dir():
-        if is_minari(path):
-            return Minari(path)
-        if (path / CONFIG).is_file():
-            return RunReplay(path)
-        problem = f"has neither {CONFIG} (a run) nor data/metadata.json (a Minari dataset)"
-    else:
-        # A name must not lead out of the directory of installed datasets.
-        inside = name and not path.is_absolute() and ".." not in path.parts
-        if inside and is_minari(installed(name)):
-            return Minari(installed(name))
-        problem = "does not exist"
+    if path.is_file() and path.suffix.lower() in FILES:
+        return FILES[path.suffix.lower()](path)
+    if is_minari(path):
+        return Minari(path)
+    if (path / CONFIG).is_file():
+        return RunReplay(path)
+    # A name must not lead out of the directory of installed datasets.
+    if name and not path.is_absolute() and ".." not in path.parts and is_minari(installed(name)):
+        return Minari(installed(name))
+    problem = "is no dataset" if path.exists() else "does not exist"
     raise UserError(
         f"{name} {problem}: give a Minari dataset, a run directory, a .npz or a .parquet file "
         "(docs/misfit.md shows how to convert others)."

@@ -1,11 +1,9 @@
 """MODEL_CARD.md: what the policy is, how good, for what, and how to call it."""
 
-import re
 from typing import Any
 
 from fastr.core import counted
-
-SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
+from fastr.report.table import markdown
 
 TEMPLATE = """\
 # {title}
@@ -78,12 +76,12 @@ def model_card(facts: dict[str, Any], files: tuple[str, ...]) -> str:
         "licence": facts["license"],
     }
     actuators = (
-        f"| {i} | {plain(entry['name'])} | {entry['low']:g} | {entry['high']:g} |"
+        f"| {i} | {markdown(entry['name'])} | {entry['low']:g} | {entry['high']:g} |"
         for i, entry in enumerate(facts["action"])
     )
     return TEMPLATE.format(
-        title=f"{plain(facts['task'])}, {plain(facts['method'])}, seed {facts['seed']}",
-        table="\n".join(f"| {name} | {plain(value)} |" for name, value in origin.items()),
+        title=f"{markdown(facts['task'])}, {markdown(facts['method'])}, seed {facts['seed']}",
+        table="\n".join(f"| {name} | {markdown(value)} |" for name, value in origin.items()),
         returns="\n".join(return_lines(facts)),
         states=sum(part["size"] for part in facts["observation"]),
         actions=len(facts["action"]),
@@ -122,9 +120,4 @@ def observation_row(part: dict[str, Any]) -> str:
     """One part of an observation."""
     first, last = part["first"], part["first"] + part["size"] - 1
     entries = str(first) if first == last else f"{first} to {last}"
-    return f"| {entries if part['size'] else 'none'} | {plain(part['name'])} |"
-
-
-def plain(value: object) -> str:
-    """Text on one line, escaped for Markdown: names come from simulators and run files."""
-    return SPECIAL.sub(r"\\\1", " ".join(str(value).split()))
+    return f"| {entries if part['size'] else 'none'} | {markdown(part['name'])} |"

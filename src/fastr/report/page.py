@@ -1,9 +1,9 @@
 """Figures, and one offline page of sections without scripts.
 
 `fastr report`, `fastr misfit` and `fastr theory` write their pages with it. A figure is drawn
-by matplotlib and carries its numbers as a table, and a sentence for readers who do not see it. The
-page shows it as SVG that takes its colours from the page, light or dark. All text is escaped, and
-a content security policy lets the page fetch and run nothing.
+by matplotlib and carries its numbers as a table. The page shows it as SVG that takes its colours
+from the page, light or dark. All text is escaped, and a content security policy lets the page fetch
+and run nothing.
 """
 
 import io
@@ -96,7 +96,7 @@ class Axes(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture, its numbers, and a sentence in its place."""
+    """A picture and its numbers."""
 
     name: str
     """Of its files: letters, digits and hyphens."""
@@ -104,7 +104,6 @@ class Figure:
     draw: Callable[[Any], None]
     """Draws on matplotlib Axes."""
     numbers: Table
-    alternative: str
     notes: Sequence[str] = ()
     height: float = 4.0
     """Inches, without the legend."""
@@ -187,10 +186,8 @@ def curves(
         columns = [np.asarray(part).tolist() for part in (line.x, line.y, *bounds)]
         rows += [[line.label, *point] for point in zip(*columns, strict=True)]
     rows += [[label, None, level, None, None] for label, level in levels]
-    ends = "; ".join(f"{line.label} {line.y[-1]:,.4g}" for line in lines if len(line.y))
     table = Table(name, title, ("curve", axes.x, axes.y, "low", "high"), rows)
-    text = f"{title}. {axes.y} against {axes.x}; at the end: {ends}."
-    return Figure(name, title, draw, table, text)
+    return Figure(name, title, draw, table)
 
 
 def intervals(
@@ -220,9 +217,7 @@ def intervals(
         [bar.label, bar.value, bar.low, bar.high, bar.detail][: 4 + len(detail)] for bar in bars
     ]
     table = Table(name, title, ("name", x_label, "low", "high", *detail), rows)
-    values = "; ".join(f"{bar.label} {bar.value:.3g}" for bar in bars)
-    text, height = f"{title}. {x_label}: {values}.", 1.5 + 0.34 * len(bars)
-    return Figure(name, title, draw, table, text, notes, height)
+    return Figure(name, title, draw, table, notes, height=1.5 + 0.34 * len(bars))
 
 
 def markers(
@@ -254,10 +249,8 @@ def markers(
         canvas.set(xlabel=axes.x, ylabel=axes.y)
         canvas.figure.colorbar(drawn, ax=canvas, label=color_label)
 
-    values = "; ".join(f"{one.label} {one.x:.3g}, {one.y:.3g}" for one in points)
     columns = ("name", axes.x, "low", "high", axes.y, color_label)
-    text = f"{title}. {axes.x}, {axes.y}: {values}."
-    return Figure(name, title, draw, Table(name, title, columns, points), text)
+    return Figure(name, title, draw, Table(name, title, columns, points))
 
 
 def learning_curve(

@@ -169,7 +169,7 @@ def latex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in shown(text, LONG))
 
 
-def markdown(text: str) -> str:
+def markdown(text: object) -> str:
     """Text for a cell of a Markdown table; none of it is markup."""
     safe = shown(text, LONG).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     safe = MARKDOWN.sub(r"\\\1", safe)

@@ -40,7 +40,7 @@ class RepresentationConfig(abc.ABC):
         """With the arithmetic that is fastest on an accelerator."""
 
     @abc.abstractmethod
-    def quick(self) -> "RepresentationConfig":
+    def laptop(self) -> "RepresentationConfig":
         """The same representation at a size that learns in minutes on a CPU."""
 
 

@@ -55,7 +55,7 @@ class DiffusionConfig(RepresentationConfig):
         """With products in bfloat16."""
         return replace(self, precision="bfloat16")
 
-    def quick(self) -> "DiffusionConfig":
+    def laptop(self) -> "DiffusionConfig":
         """A quarter as wide, with one residual block; levels cost nothing here."""
         sizes = {"hidden_dim": self.hidden_dim // 4, "feature_dim": 128, "blocks": 1}
         return replace(self, fourier_dim=256, head_dim=128, **sizes)

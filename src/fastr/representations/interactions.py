@@ -165,9 +165,9 @@ class TuckerConfig(RankingConfig):
     feature_dim: int = 64
     """Coordinates of each factor, d_s = d_a; the core has their square (App. Ablation)."""
 
-    def quick(self) -> "TuckerConfig":
+    def laptop(self) -> "TuckerConfig":
         """A quarter of each factor."""
-        sizes = self.quick_sizes | {"feature_dim": self.feature_dim // 4}
+        sizes = self.laptop_sizes | {"feature_dim": self.feature_dim // 4}
         return replace(self, hidden_dim=self.hidden_dim // 4, **sizes)
 
     @property
@@ -228,9 +228,9 @@ class BlockConfig(RankingConfig):
                 f"{self.factor_dim * self.block_dim}."
             )
 
-    def quick(self) -> "BlockConfig":
+    def laptop(self) -> "BlockConfig":
         """With blocks of the same size, a quarter as many."""
-        sizes = self.quick_sizes | {"feature_dim": self.feature_dim // 4}
+        sizes = self.laptop_sizes | {"feature_dim": self.feature_dim // 4}
         return replace(
             self, factor_dim=self.factor_dim // 4, hidden_dim=self.hidden_dim // 4, **sizes
         )

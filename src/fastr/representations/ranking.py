@@ -42,7 +42,7 @@ class RankingConfig(RepresentationConfig):
     """Sizes and weights every contrastive representation shares (App. FaStR, Table hyperparams)."""
 
     keepable: ClassVar[Keep] = "state-factor"
-    quick_sizes: ClassVar[dict[str, int]] = {
+    laptop_sizes: ClassVar[dict[str, int]] = {
         "feature_dim": 128,
         "blocks": 1,
         "noise_levels": 4,
@@ -103,9 +103,9 @@ class RankingConfig(RepresentationConfig):
         """With products in bfloat16."""
         return replace(self, precision="bfloat16")
 
-    def quick(self) -> "RankingConfig":
+    def laptop(self) -> "RankingConfig":
         """A quarter as wide, with one residual block and few noise levels."""
-        return replace(self, hidden_dim=self.hidden_dim // 4, **self.quick_sizes)
+        return replace(self, hidden_dim=self.hidden_dim // 4, **self.laptop_sizes)
 
     def __post_init__(self):
         require(self, "feature_dim", "hidden_dim", "head_dim", low=1)

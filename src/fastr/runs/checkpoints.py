@@ -368,15 +368,12 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> FileRecord:
 
 def saved_frames(run: Path) -> list[int]:
     """Frames of every checkpoint directory, sound or not, in rising order."""
-    folder = run / "checkpoints"
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(run / "checkpoints") as entries:
             names = [entry.name for entry in entries if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
+        # No other error: a run without checkpoints starts again, and its rows are cut off.
         return []
-    except OSError as error:
-        # Not an empty list: a run without checkpoints starts again, and its rows are cut off.
-        raise UserError(f"{folder} cannot be read ({error.strerror}).") from error
     numbers = [int(name) for name in names if CHECKPOINT_NAME.fullmatch(name)]
     return sorted(frames for frames in numbers if checkpoint_name(frames) in names)
 

@@ -81,14 +81,13 @@ def locked(path: Path) -> FileIO:
         lock = FileIO(path / LOCK, "a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except OSError as error:
             lock.close()
+            if not isinstance(error, BlockingIOError):
+                raise
             raise UserError(
                 f"{path} is in use by process {_holder(path)}; stop it or choose another --out."
             ) from error
-        except BaseException:
-            lock.close()
-            raise
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n".encode())
     return lock

@@ -154,7 +154,7 @@ def own_laps(method: str, task: str, seed: int, seconds: float) -> list[tuple]:
     from fastr.training.loop import Trainer, simulators
 
     config = replace(
-        preset(task, method, "quick"),
+        preset(task, method, "laptop"),
         seeds=(seed,),
         frames=2 * FRAME_SKIP * CAPACITY,
         frame_skip=FRAME_SKIP,

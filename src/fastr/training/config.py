@@ -182,7 +182,7 @@ def preset(task: str, method: str, name: Preset) -> TrainConfig:
         return paper
     return replace(
         paper,
-        agent=paper.agent.quick(),
+        agent=paper.agent.laptop(),
         seeds=(0,),
         frames=25_000,
         random_frames=2_000,

@@ -21,8 +21,8 @@ KINDS: tuple[Kind, ...] = ("cp", "joint")
 NAMES: dict[Kind, str] = {"cp": "CP", "joint": "joint"}
 SplitBy = Literal["episode", "transition"]
 MOST_RESAMPLES = 1_000_000
-QUICK: dict[str, Any] = {"feature_dim": 128, "hidden_dim": 128, "blocks": 1, "noise_levels": 4}
-QUICK |= {"fourier_targets": 64, "learning_rate": 5e-4, "batch_size": 256, "epochs": 8}
+LAPTOP: dict[str, Any] = {"feature_dim": 128, "hidden_dim": 128, "blocks": 1, "noise_levels": 4}
+LAPTOP |= {"fourier_targets": 64, "learning_rate": 5e-4, "batch_size": 256, "epochs": 8}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class MisfitConfig:
     """How to split, train, select and compare."""
 
     preset: Preset
-    """Sizes: paper (the paper's) or quick (scaled down for a CPU)."""
+    """Sizes: paper (the paper's) or laptop (scaled down for a CPU)."""
     predictor: PredictorConfig
     split: SplitBy = "episode"
     """Unit of the 70/15/15 split: whole episodes, so that no neighbour of a test transition is in
@@ -106,4 +106,4 @@ class MisfitConfig:
 
 def preset(name: Preset) -> MisfitConfig:
     """The configuration of a preset."""
-    return MisfitConfig(name, PredictorConfig(**(QUICK if name == "quick" else {})))
+    return MisfitConfig(name, PredictorConfig(**(LAPTOP if name == "laptop" else {})))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastr.core import UserError, counted, write_errors
+from fastr.core import UserError, write_errors
 from fastr.data import Dataset, Source, open_source, require_bounds, spool
 from fastr.report.page import Axes, Bar, Curve, Figure, Page, Section, curves, intervals, write_page
 from fastr.report.table import Table
@@ -24,7 +24,7 @@ from fastr.runs.provenance import provenance
 from fastr.studies.misfit import KINDS, NAMES, MisfitConfig
 from fastr.studies.misfit.data import Prepared, prepare
 from fastr.studies.misfit.training import LOSSES, Fitted, fit
-from fastr.studies.misfit.verdict import Evidence, by_episode, estimate, verdict
+from fastr.studies.misfit.verdict import by_episode, estimate, verdict
 from fastr.training.progress import stage
 
 REPORT, PAGE = "report.json", "report.html"
@@ -110,38 +110,26 @@ def _summary(
     """All numbers of one dataset and the verdict on it."""
     about, store, generator = source.about, prepared.store, np.random.default_rng(config.split_seed)
     test, (cp, joint) = store.episodes[prepared.split.test], fitted.losses.astype(np.float64)
-    nce, moment = (
-        estimate(cp[:, i] - joint[:, i], test, config.bootstrap, generator) for i in range(2)
-    )
     means = fitted.losses.mean(axis=(1, 3), dtype=np.float64)
     by_seed = fitted.losses.mean(axis=3, dtype=np.float64)
     chance = math.log(config.predictor.batch_size)
-    parts = {
-        name: {"transitions": len(rows), "episodes": len(np.unique(store.episodes[rows]))}
-        for name, rows in prepared.split._asdict().items()
-    }
-    evidence = Evidence(
-        task=about.task,
-        action_dim=about.spec.action_dim,
-        constant_actions=prepared.constant_actions,
-        nce=nce,
-        nce_known=chance - means[1, 0],
-        chance=chance,
-        moment=moment,
-        moment_known=1.0 - means[1, 1],
-        seeds=len(config.seeds),
-        test_episodes=parts["test"]["episodes"],
-        still_falling=_still_falling(fitted, chance),
-        quick=config.preset == "quick",
-    )
-    return {
+    misfits = {}
+    for i, (loss, most) in enumerate(zip(LOSSES, (chance, 1.0), strict=True)):
+        misfit = estimate(cp[:, i] - joint[:, i], test, config.bootstrap, generator)
+        known = most - means[1, i]
+        misfit["share_of_known"] = misfit["value"] / known if known > 0 else None
+        misfits[f"{loss}_misfit"] = misfit
+    entry = {
         "name": about.name,
         "path": str(source.path),
         "task": about.task,
         "state_dim": about.spec.state_dim,
         "action_dim": about.spec.action_dim,
         "episodes": store.episode_count,
-        "split": parts,
+        "split": {
+            name: {"transitions": len(rows), "episodes": len(np.unique(store.episodes[rows]))}
+            for name, rows in prepared.split._asdict().items()
+        },
         "parameters": dict(fitted.parameters),
         "chance_nce": chance,
         "test_losses": {
@@ -149,8 +137,7 @@ def _summary(
             for i, kind in enumerate(KINDS)
             for j, loss in enumerate(LOSSES)
         },
-        "nce_misfit": nce._asdict() | {"share_of_known": nce.share(evidence.nce_known)},
-        "moment_misfit": moment._asdict() | {"share_of_known": moment.share(evidence.moment_known)},
+        **misfits,
         "seeds": [
             {
                 "seed": seed,
@@ -160,9 +147,14 @@ def _summary(
             }
             for i, seed in enumerate(config.seeds)
         ],
-        "verdict": verdict(evidence),
-        "provenance": about.provenance,
     }
+    found = verdict(
+        entry,
+        constant_actions=prepared.constant_actions,
+        still_falling=_still_falling(fitted, chance),
+        laptop=config.preset == "laptop",
+    )
+    return entry | {"verdict": found, "provenance": about.provenance}
 
 
 def _still_falling(fitted: Fitted, chance: float) -> tuple[str, ...]:
@@ -227,15 +219,9 @@ def _misfits(loss: str, datasets: Sequence[dict[str, Any]]) -> Figure:
 def _section(name: str, entry: dict[str, Any], history: np.ndarray) -> Section:
     verdict, losses = entry["verdict"], entry["test_losses"]
     *reasons, conclusion = verdict["sentences"]
-    parts = ", ".join(
-        f"{part} {size['transitions']:,} in {counted(size['episodes'], 'episode')}"
-        for part, size in entry["split"].items()
-    )
-    sizes = (
-        f"{counted(entry['state_dim'], 'state coordinate')}, "
-        f"{counted(entry['action_dim'], 'action coordinate')}. Transitions: {parts}."
-    )
     doubts = [f"Doubt: {doubt}" for doubt in verdict["doubts"]]
+    sizes = f"Data: {entry['state_dim']} state and {entry['action_dim']} action coordinates"
+    parts = [(part, *size.values()) for part, size in entry["split"].items()]
     columns = ("predictor", "ranking loss (nats)", "moment loss", "parameters")
     rows = [
         (NAMES[k], losses[f"{k}_nce"], losses[f"{k}_moment"], entry["parameters"][k]) for k in KINDS
@@ -243,9 +229,12 @@ def _section(name: str, entry: dict[str, Any], history: np.ndarray) -> Section:
     return Section(
         name,
         entry["name"],
-        [conclusion, f"Next: {verdict['next_step']}", *reasons, *doubts, sizes],
+        [conclusion, f"Next: {verdict['next_step']}", *reasons, *doubts],
         [_learning(f"{name}-{loss}", loss, entry, history) for loss in LOSSES],
-        [Table(f"{name}-losses", "Losses on the test part", columns, rows)],
+        [
+            Table(f"{name}-losses", "Losses on the test part", columns, rows),
+            Table(f"{name}-split", sizes, ("part", "transitions", "episodes"), parts),
+        ],
     )
 
 

@@ -7,8 +7,8 @@ gains with 12 or more where the misfit was low, and has no task in between. It g
 """
 
 import shlex
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -30,34 +30,17 @@ Actions = Literal["few", "between", "many"]
 Gain = Literal["likely", "unlikely", "no difference expected", "open"]
 
 
-class Estimate(NamedTuple):
-    """A mean difference with its intervals."""
-
-    value: float
-    low: float
-    high: float
-    """Ends of the interval over test episodes and training seeds together."""
-    episodes_low: float
-    episodes_high: float
-    """Ends of the interval over test episodes alone."""
-    seeds_std: float | None
-    """Standard deviation (ddof 1) over training seeds; None for a single seed."""
-
-    def share(self, known: float) -> float | None:
-        """The value as a share of what the joint predictor knows."""
-        return self.value / known if known > 0 else None
-
-
 def estimate(
     differences: Float[np.ndarray, "seed rows"],
     episodes: Int[np.ndarray, " rows"],
     resamples: int,
     generator: np.random.Generator,
-) -> Estimate:
-    """The mean over rows and seeds, with bootstrap intervals.
+) -> dict[str, Any]:
+    """The mean over rows and seeds, with bootstrap intervals, by name.
 
-    Resamples whole episodes, because the rows of one are not independent, and then seeds, whose
-    deviations are widened by `spread`.
+    Resamples whole episodes, because the rows of one are not independent (`episodes_low` and
+    `episodes_high`), and then seeds (`low`, `high`), whose deviations are widened by `spread`.
+    `seeds_std` has ddof 1; None for a single seed.
     """
     sums, counts = by_episode(differences, episodes)
     seeds = len(differences)
@@ -72,10 +55,10 @@ def estimate(
             over_both[i] += spread(seeds) * (again - means.mean())
     per_seed = sums.sum(axis=1) / counts.sum()
     ends = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
-    low, high = np.percentile(over_both, ends).tolist()
-    episodes_low, episodes_high = np.percentile(over_episodes, ends).tolist()
-    seeds_std = float(per_seed.std(ddof=1)) if seeds > 1 else None
-    return Estimate(float(per_seed.mean()), low, high, episodes_low, episodes_high, seeds_std)
+    found: dict[str, Any] = {"value": float(per_seed.mean())}
+    found["low"], found["high"] = np.percentile(over_both, ends).tolist()
+    found["episodes_low"], found["episodes_high"] = np.percentile(over_episodes, ends).tolist()
+    return found | {"seeds_std": float(per_seed.std(ddof=1)) if seeds > 1 else None}
 
 
 def spread(seeds: int) -> float:
@@ -96,29 +79,6 @@ def by_episode(
     flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
     sums = np.stack([np.bincount(places, weights=row, minlength=len(counts)) for row in flat])
     return sums.reshape(*values.shape[:-1], len(counts)), counts
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Everything that a verdict depends on."""
-
-    task: str | None
-    action_dim: int
-    constant_actions: tuple[int, ...]
-    """Action coordinates that never vary."""
-    nce: Estimate
-    nce_known: float
-    """What the joint predictor knows, in nats: ln(batch) less its test loss."""
-    chance: float
-    """ln(batch), the loss without knowledge."""
-    moment: Estimate
-    moment_known: float
-    """The share of the variance of next-state features that the joint predictor explains."""
-    seeds: int
-    test_episodes: int
-    still_falling: tuple[str, ...]
-    """Predictors whose validation loss still fell at the end of training."""
-    quick: bool
 
 
 Conclusion = tuple[Gain, str, str]
@@ -166,41 +126,70 @@ ACTIONS: dict[Actions, str] = {
 }
 
 
-def verdict(evidence: Evidence) -> dict[str, Any]:
-    """What the evidence says about the gain of the factorization, and reasons for doubt.
+def verdict(
+    entry: Mapping[str, Any],
+    *,
+    constant_actions: Sequence[int],
+    still_falling: Sequence[str],
+    laptop: bool,
+) -> dict[str, Any]:
+    """What a dataset's numbers say about the gain of the factorization, and reasons for doubt.
 
-    The sentences are on both misfits, the action dimension, and last the conclusion.
+    `entry` is that of the report. `constant_actions` are the action coordinates that never vary,
+    `still_falling` the predictors whose validation loss still fell at the end of training. The
+    sentences are on both misfits, the action dimension, and last the conclusion.
     """
-    nce = size_of(evidence.nce, evidence.nce_known, LEARNED * evidence.chance)
-    moment = size_of(evidence.moment, evidence.moment_known, LEARNED)
-    few, many = evidence.action_dim <= FEW_ACTIONS, evidence.action_dim >= MANY_ACTIONS
+    chance, losses, action_dim = entry["chance_nce"], entry["test_losses"], entry["action_dim"]
+    # In nats, and as a share of the variance of next-state features.
+    known, explained = chance - losses["joint_nce"], 1.0 - losses["joint_moment"]
+    nce = size_of(entry["nce_misfit"], known, LEARNED * chance)
+    moment = size_of(entry["moment_misfit"], explained, LEARNED)
+    few, many = action_dim <= FEW_ACTIONS, action_dim >= MANY_ACTIONS
     actions: Actions = "few" if few else "many" if many else "between"
     by_actions = FITS if {nce, moment} <= {"none", "small"} else MAY_NOT_FIT
     gain, conclusion, next_step = BY_SIZE.get(nce, by_actions[actions])
-    known = f"the joint predictor knows {evidence.nce_known:.2f} of {evidence.chance:.2f} nats"
-    explained = f"the joint predictor explains {evidence.moment_known:.1%}"
     sentences = [
-        f"NCE misfit {_in_words(evidence.nce, nce, 'nats')}; {known}.",
-        f"Moment misfit {_in_words(evidence.moment, moment, 'of the variance')}; {explained}.",
-        f"{counted(evidence.action_dim, 'action dimension')}: {ACTIONS[actions]}.",
+        f"NCE misfit {_in_words(entry['nce_misfit'], nce, 'nats')}; the joint predictor knows "
+        f"{known:.2f} of {chance:.2f} nats.",
+        f"Moment misfit {_in_words(entry['moment_misfit'], moment, 'of the variance')}; the joint "
+        f"predictor explains {explained:.1%}.",
+        f"{counted(action_dim, 'action dimension')}: {ACTIONS[actions]}.",
         conclusion,
     ]
-    task = shlex.quote(evidence.task) if evidence.task else "TASK"
+    seeds, episodes = len(entry["seeds"]), entry["split"]["test"]["episodes"]
+    settled = {nce, moment} - {"undecided", "unknown"}
+    doubts = {
+        f"{counted(len(constant_actions), 'action coordinate')} of {action_dim} never vary "
+        f"(counted from 0: {', '.join(map(str, constant_actions))}): the data does not show their "
+        "effect.": bool(constant_actions),
+        f"Only {counted(seeds, 'training seed')}: the variation of training is hardly known; use "
+        "five.": seeds < 3,
+        f"Only {counted(episodes, 'test episode')}: the interval is rough.": episodes < 10,
+        **{
+            f"The {name} predictor was still improving: train with more --epochs.": True
+            for name in still_falling
+        },
+        "Preset laptop: the numbers are not comparable with those of preset paper.": laptop,
+        "The two misfits disagree in size.": (
+            len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"})
+        ),
+    }
+    task = shlex.quote(entry["task"]) if entry["task"] else "TASK"
     return {
         "nce_size": nce,
         "moment_size": moment,
         "gain": gain,
         "sentences": sentences,
-        "doubts": _doubts(evidence, {nce, moment}),
+        "doubts": [doubt for doubt, applies in doubts.items() if applies],
         "next_step": next_step.replace("TASK", task),
     }
 
 
-def size_of(estimate: Estimate, known: float, least: float) -> Size:
+def size_of(misfit: Mapping[str, Any], known: float, least: float) -> Size:
     """The size of a misfit as a share of what the joint predictor knows."""
     if known < least:
         return "unknown"
-    value, low, high = (part / known for part in (estimate.value, estimate.low, estimate.high))
+    value, low, high = (misfit[end] / known for end in ("value", "low", "high"))
     # An interval from below one bound to above the other contradicts nothing.
     if low < SMALL and high > LARGE:
         return "undecided"
@@ -211,31 +200,8 @@ def size_of(estimate: Estimate, known: float, least: float) -> Size:
     return "moderate" if value < LARGE else "large"
 
 
-def _in_words(misfit: Estimate, size: Size, unit: str) -> str:
-    better = misfit.high < 0 and size != "unknown"
+def _in_words(misfit: Mapping[str, Any], size: Size, unit: str) -> str:
+    better = misfit["high"] < 0 and size != "unknown"
     words = "the factorization predicts better" if better else f"size {size}"
-    interval = f"95% interval {misfit.low:+.4f} to {misfit.high:+.4f}"
-    return f"{misfit.value:+.4f} {unit} ({interval}): {words}"
-
-
-def _doubts(evidence: Evidence, sizes: set[Size]) -> list[str]:
-    constant, settled = evidence.constant_actions, sizes - {"undecided", "unknown"}
-    doubts = {
-        f"{counted(len(constant), 'action coordinate')} of {evidence.action_dim} never vary "
-        f"(counted from 0: {', '.join(map(str, constant))}): the data does not show their "
-        "effect.": bool(constant),
-        f"Only {counted(evidence.seeds, 'training seed')}: the variation of training is hardly "
-        "known; use five.": evidence.seeds < 3,
-        f"Only {counted(evidence.test_episodes, 'test episode')}: the interval is rough.": (
-            evidence.test_episodes < 10
-        ),
-        **{
-            f"The {name} predictor was still improving: train with more --epochs.": True
-            for name in evidence.still_falling
-        },
-        "Preset quick: the numbers are not comparable with those of preset paper.": evidence.quick,
-        "The two misfits disagree in size.": (
-            len(settled) == 2 and ("large" in settled or settled == {"none", "moderate"})
-        ),
-    }
-    return [doubt for doubt, applies in doubts.items() if applies]
+    interval = f"95% interval {misfit['low']:+.4f} to {misfit['high']:+.4f}"
+    return f"{misfit['value']:+.4f} {unit} ({interval}): {words}"

@@ -1,7 +1,7 @@
 """The paper's theory as programs: each claim can be run, and seen where it stops holding.
 
-One file per study: `linearity`, `ratio`, `certificates`, `separation` and `exploration`. They share
-`mdp` (MDPs known exactly), `fits` (minimisers of both objectives) and this file: claims with
+The studies are in `linearity` (two of them), `certificates`, `separation` and `exploration`. They
+share `mdp` (MDPs known exactly), `fits` (minimisers of both objectives) and this file: claims with
 verdicts, tables and figures, with 95 % intervals over seeds.
 
 All is exact or NumPy in float64, except the ranking loss: JAX in float32. Axis names: `term`

@@ -1,8 +1,11 @@
-"""fastr transfer: adapt trained runs to other actuators."""
+"""fastr misfit, transfer and theory: studies of the factorization."""
 
+import json
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -11,16 +14,81 @@ import tyro
 
 from fastr.agents.spectral import SpectralConfig
 from fastr.cli.looking import opened
-from fastr.cli.show import Flag, Maybe, places, print_json, print_table, write_csv
+from fastr.cli.show import Flag, Json, Maybe, places, print_json, print_table, write_csv
 from fastr.cli.training import rows_of_all
-from fastr.core import UserError
+from fastr.core import UserError, counted, require_seeds, write_errors
 from fastr.envs import require_imported
 from fastr.envs.shifts import split
 from fastr.representations.base import Keep
+from fastr.runs import refuse_used
 from fastr.runs.directory import RunDirectory
 from fastr.runs.summary import evaluations, summary
+from fastr.runs.untrusted import bounded_bytes
 from fastr.studies.experiments import slug
+from fastr.studies.misfit import MisfitConfig
+from fastr.studies.theory import (
+    VERDICTS,
+    certificates,
+    exploration,
+    linearity,
+    separation,
+    write_sections,
+)
 from fastr.training.config import TrainConfig, from_json
+
+INTERVAL = "{value:+.4f} [{low:+.4f}, {high:+.4f}]"
+Part = Literal["linearity", "ratio", "certificates", "separation", "exploration"]
+PARTS: dict[str, Any] = {
+    "linearity": linearity.Study,
+    "ratio": linearity.RatioStudy,
+    "certificates": certificates.Study,
+    "separation": separation.Study,
+    "exploration": exploration.Study,
+}
+RESULTS = "theory.json"
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Measure whether the CP factorization fits the dynamics of a dataset of transitions."""
+
+    config: MisfitConfig
+    datasets: Annotated[tuple[str, ...], tyro.conf.Positional, places("DATASET")] = ()
+    """Minari datasets, run directories (their replay), .npz or .parquet files (docs/misfit.md)."""
+    out: Maybe[Path] = None
+    """Directory of the report (default: misfit/DATE)."""
+    json: Json = False
+
+    def run(self) -> int:
+        """Read, train, compare, judge."""
+        from fastr.studies.misfit.report import diagnose
+
+        if not self.datasets:
+            raise UserError(
+                "fastr misfit needs a DATASET, for example `fastr misfit log.npz --preset laptop`."
+            )
+        out = self.out or Path("misfit") / datetime.now().strftime("%Y%m%d-%H%M%S")
+        refuse_used(out)
+        report = diagnose(self.datasets, self.config, out)
+        if self.json:
+            return print_json(report)
+        rows = [
+            (
+                *(entry["name"], entry["action_dim"]),
+                *(INTERVAL.format(**entry[f"{kind}_misfit"]) for kind in ("nce", "moment")),
+                entry["verdict"]["gain"],
+            )
+            for entry in report["datasets"]
+        ]
+        columns = ("dataset", "actions", "NCE misfit (nats)", "moment misfit", "gain")
+        print_table("CP misfit: CP less joint, test part, 95% intervals", columns, rows)
+        for entry in report["datasets"]:
+            verdict = entry["verdict"]
+            doubts = [f"Doubt: {doubt}" for doubt in verdict["doubts"]]
+            lines = [*verdict["sentences"], *doubts, f"Next: {verdict['next_step']}"]
+            print("\n  ".join((f"\n{entry['name']}", *lines)))
+        print(f"report          {out / 'report.html'}\nnumbers         {out / 'report.json'}")
+        return 0
 
 
 class Condition(NamedTuple):
@@ -54,8 +122,7 @@ class Transfer:
     """Budget of each adaptation in frames, i.e. simulator steps (default: the source's)."""
     out: Maybe[Path] = None
     """Directory for everything (default: runs/transfer-TASK@SHIFT)."""
-    json: Flag = False
-    """Print one JSON object on stdout and nothing else there."""
+    json: Json = False
 
     def run(self) -> int:
         """Train one condition after the other, then compare."""
@@ -198,3 +265,57 @@ def cells(line: dict[str, Any]) -> tuple[str, ...]:
     share = line["share_of_source"]
     shown = ("–" if value is None else f"{value:.1f}" for value in returns)
     return (line["condition"], *sizes, *shown, "–" if share is None else f"{share:.0%}")
+
+
+@dataclass(frozen=True)
+class Theory:
+    """Run the paper's theory: each claim with its numbers, as one page with plots.
+
+    The parts: linearity (Q is linear in the feature), ratio (density or log ratio), certificates
+    (class sizes and sample sizes), separation (both classes on growing n), exploration (LSVI-UCB).
+    """
+
+    names: Annotated[tuple[Part, ...], tyro.conf.Positional, places("PART")] = ()
+    """Parts to run (default: all)."""
+    out: Path = Path("theory")
+    """Directory for index.html, its figures and tables, and all results as theory.json."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds; intervals are 95 % over these, and one seed has none."""
+    json: Json = False
+
+    def run(self) -> int:
+        """Run the parts one after the other, then write the page."""
+        require_seeds(self.seeds)
+        parts = [name for name in PARTS if name in self.names or not self.names]
+        command = " ".join(["fastr", "theory", *parts, "--seeds", *map(str, self.seeds)])
+        prepare(self.out, command)
+        sections = []
+        for name in parts:
+            print(f"fastr theory: {name} ...", file=sys.stderr, flush=True)
+            sections.append(PARTS[name](self.seeds).run())
+        page = self.out / "index.html"
+        write_sections(sections, command, page)
+        contents = [section.content() for section in sections]
+        result = {"page": str(page), "command": command, "sections": contents}
+        with write_errors(self.out):
+            (self.out / RESULTS).write_text(json.dumps(result, indent=1), encoding="utf-8")
+        if self.json:
+            return print_json(result)
+        for section in sections:
+            rows = [(one.claim, one.measured, VERDICTS[one.holds].text) for one in section.verdicts]
+            print_table(section.title, ("claim", "measured", ""), rows)
+        print(f"{page}: {counted(len(sections), 'part')}, with plots and tables")
+        return 0
+
+
+def prepare(out: Path, command: str) -> None:
+    """Make the directory; raise UserError if it has files, unless from this same command."""
+    with write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        used = any(out.iterdir())
+    try:
+        same = json.loads(bounded_bytes(out / RESULTS))["command"] == command
+    except (OSError, UserError, ValueError, TypeError, KeyError, RecursionError):
+        same = False
+    if used and not same:
+        raise UserError(f"{out} has files, and not those of `{command}`; choose another --out.")
