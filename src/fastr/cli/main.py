@@ -171,15 +171,12 @@ def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
 def task_command(name: str, kind: type[Any], arguments: tuple[str, ...]) -> Any:
     """A command on a task: --method and --preset choose the defaults of all other options."""
     from fastr.training.config import grounded, on_this_device, preset, usual_preset
-    from fastr.training.progress import say
 
     asked = chosen(arguments, usual_preset())
     default = kind(config=on_this_device(preset("", asked.method, asked.preset)))
     options = parsed(name, kind, arguments, default)
     if not options.config.task:
         raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
-    if asked.preset == "laptop" and "--preset" not in arguments:
-        say("fastr: no accelerator, so --preset laptop; --preset paper has the paper's sizes.")
     return replace(options, config=grounded(options.config))
 
 

@@ -45,8 +45,8 @@ class Train:
             advice = in_shell(self.config, "eval" if run.finished() else "resume", out)
             state = "is finished: play it" if run.finished() else "was started before: continue it"
             raise UserError(f"{out} {state} with `{advice}`, or choose another --out.")
-        warn_if_slow(self.config)
         with start(self.config, out) as writer:
+            say_preset(self.config)
             return train_and_report(self, self.config, writer, None)
 
 
@@ -73,14 +73,18 @@ class Resume:
             return train_and_report(self, config, writer, checkpoint)
 
 
-def warn_if_slow(config: TrainConfig) -> None:
-    """Say how long a run of the paper's size takes without an accelerator."""
+def say_preset(config: TrainConfig) -> None:
+    """Without an accelerator: which preset this is, or how long the paper's takes."""
     import jax
 
     from fastr.envs import ending_spec
     from fastr.training.cost import cpu_seconds
 
-    if config.preset == "paper" and jax.default_backend() == "cpu":
+    if jax.default_backend() != "cpu":
+        return
+    if config.preset == "laptop":
+        say("fastr: no accelerator, so preset laptop; --preset paper has the paper's sizes.")
+    else:
         seconds = cpu_seconds(config, ending_spec(config.task, config.frame_skip))
         say(
             f"fastr: the paper's sizes without an accelerator take roughly {duration(seconds)} "
