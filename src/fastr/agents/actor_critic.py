@@ -15,14 +15,6 @@ from fastr.nn.networks import MLP
 from fastr.nn.optim import Layout, Metrics, Parameters, Trainable
 from fastr.transition import Transition
 
-LAPTOP = {
-    "batch_size": 128,
-    "critic_learning_rate": 1e-3,
-    "actor_learning_rate": 1e-3,
-    "target_rate": 0.01,
-}
-"""Settings of small networks, which take larger steps."""
-
 
 def plain_critics(
     spec: EnvSpec, hidden: Sequence[int], *, count: int = 2, key: PRNGKeyArray

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
-    LAPTOP,
     bootstrapped,
     plain_critics,
     plain_q,
@@ -67,8 +66,8 @@ class SACConfig(AgentConfig):
         require(self, "initial_temperature", low=1e-6)
 
     def laptop(self) -> "SACConfig":
-        """Small networks with larger steps."""
-        return replace(self, hidden_dim=128, temperature_learning_rate=1e-3, **LAPTOP)
+        """Small networks and batches."""
+        return replace(self, hidden_dim=128, batch_size=128)
 
     def accelerated(self) -> "SACConfig":
         """With the arithmetic that is fastest on an accelerator."""

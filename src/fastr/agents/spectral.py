@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
-    LAPTOP,
     AbstractDeterministicAgent,
     actor_network,
     bootstrapped,
@@ -94,10 +93,17 @@ class SpectralConfig(AgentConfig):
         return self.representation.precision
 
     def laptop(self) -> "SpectralConfig":
-        """A small representation, critics and actor with larger steps."""
-        small = self.representation.laptop()
-        rates = LAPTOP | {"representation_learning_rate": 3e-4}
-        return replace(self, representation=small, actor_dim=128, **rates)
+        """Small networks and batches; a representation that learns now and then, but faster."""
+        return replace(
+            self,
+            representation=self.representation.laptop(),
+            representation_learning_rate=3e-4,
+            representation_updates=4,
+            critic_reads="all",
+            actor_dim=128,
+            actor_updates=2,
+            batch_size=128,
+        )
 
     def accelerated(self) -> "SpectralConfig":
         """With the arithmetic that is fastest on an accelerator."""

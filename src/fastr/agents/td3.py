@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
-    LAPTOP,
     AbstractDeterministicAgent,
     actor_network,
     bootstrapped,
@@ -68,8 +67,8 @@ class TD3Config(AgentConfig):
         require(self, "critic_learning_rate", "actor_learning_rate", low=0)
 
     def laptop(self) -> "TD3Config":
-        """Small networks with larger steps."""
-        return replace(self, hidden_dim=128, **LAPTOP)
+        """Small networks and batches."""
+        return replace(self, hidden_dim=128, batch_size=128)
 
     def accelerated(self) -> "TD3Config":
         """With the arithmetic that is fastest on an accelerator."""

@@ -57,7 +57,7 @@ class DiffusionConfig(RepresentationConfig):
 
     def laptop(self) -> "DiffusionConfig":
         """A quarter as wide, with one residual block; levels cost nothing here."""
-        sizes = {"hidden_dim": self.hidden_dim // 4, "feature_dim": 128, "blocks": 1}
+        sizes = {"hidden_dim": self.hidden_dim // 4, "feature_dim": 64, "blocks": 1}
         return replace(self, fourier_dim=256, head_dim=128, **sizes)
 
     def head(self, key: PRNGKeyArray) -> FourierHead:

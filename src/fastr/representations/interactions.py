@@ -229,10 +229,10 @@ class BlockConfig(RankingConfig):
             )
 
     def laptop(self) -> "BlockConfig":
-        """With blocks of the same size, a quarter as many."""
-        sizes = self.laptop_sizes | {"feature_dim": self.feature_dim // 4}
+        """With blocks of the same size, an eighth as many."""
+        sizes = self.laptop_sizes | {"feature_dim": self.feature_dim // 8}
         return replace(
-            self, factor_dim=self.factor_dim // 4, hidden_dim=self.hidden_dim // 4, **sizes
+            self, factor_dim=self.factor_dim // 8, hidden_dim=self.hidden_dim // 4, **sizes
         )
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "Block":

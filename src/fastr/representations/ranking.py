@@ -43,13 +43,14 @@ class RankingConfig(RepresentationConfig):
 
     keepable: ClassVar[Keep] = "state-factor"
     laptop_sizes: ClassVar[dict[str, int]] = {
-        "feature_dim": 128,
-        "blocks": 1,
+        "feature_dim": 64,
+        "blocks": 0,
         "noise_levels": 4,
+        "levels_per_update": 1,
         "fourier_dim": 256,
         "head_dim": 128,
     }
-    """Few blocks and levels: on a CPU small operations cost more than their arithmetic."""
+    """Sizes at which the representation costs little more than critics and actor on a CPU."""
 
     feature_dim: int = 512
     """Coordinates d of the spectral feature (App. FaStR, Architecture)."""
@@ -104,7 +105,7 @@ class RankingConfig(RepresentationConfig):
         return replace(self, precision="bfloat16")
 
     def laptop(self) -> "RankingConfig":
-        """A quarter as wide, with one residual block and few noise levels."""
+        """A quarter as wide, without residual blocks, one of four noise levels at a time."""
         return replace(self, hidden_dim=self.hidden_dim // 4, **self.laptop_sizes)
 
     def __post_init__(self):

@@ -20,10 +20,13 @@ def say(*parts: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, in the unit that reads best."""
+    """Seconds, minutes, hours or days, in the unit that reads best."""
     if seconds < 90:
         return f"{seconds:,.0f} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:,.1f} h"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:,.0f} min"
+    hours = seconds / 3600
+    return f"{hours:,.1f} h" if hours < 72 else f"{hours / 24:,.0f} days"
 
 
 class Bar:
