@@ -156,7 +156,7 @@ def run_series(path: Path) -> Series:
         method=shown(train["method"]),
         variant=", ".join(variant),
         curves=found.curves["", ""],
-        announced=whole_numbers(train.get("seeds"), path / CONFIG),
+        announced=seed_names(train.get("seeds"), path / CONFIG),
         last_evaluation=frame_number(train.get("frames"), str(path / CONFIG)),
         lost=found.lost,
         origins=(run_origin(path, run.config["provenance"]),),
@@ -173,7 +173,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{name}", value
 
 
-def whole_numbers(value: object, place: Path) -> tuple[str, ...]:
+def seed_names(value: object, place: Path) -> tuple[str, ...]:
     """A list of seeds, as text."""
     if not isinstance(value, list) or not all(type(seed) is int for seed in value):
         raise UserError(f"{place}: seeds is not a list of whole numbers.")
@@ -219,7 +219,7 @@ def read_sidecar(path: Path) -> dict[str, Any]:
         content[name] = shown(value, LONGEST)
     if "frames" in content:
         content["frames"] = frame_number(content["frames"], str(path))
-    content["seeds"] = whole_numbers(content["seeds"], path)
+    content["seeds"] = seed_names(content["seeds"], path)
     return content | {"task": respelled(content["task"])}
 
 
