@@ -21,7 +21,7 @@ from jaxtyping import Float32
 from fastr.core import EnvSpec, UserError, counted, write_errors
 from fastr.data.dataset import NUMBERS, Chunk, Column, Source, describe, float32
 from fastr.runs import made, refuse_used
-from fastr.runs.untrusted import bounded_bytes, reading, require_own
+from fastr.runs.untrusted import json_object, reading, require_own
 
 DATA, METADATA, PROVENANCE = "main_data.hdf5", "metadata.json", "fastr_provenance"
 EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
@@ -130,10 +130,7 @@ def installed(identifier: str) -> Path:
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Content of metadata.json; UserError unless it describes an HDF5 dataset."""
-    with reading(path):
-        metadata = json.loads(bounded_bytes(path))
-    if not isinstance(metadata, dict):
-        raise UserError(f"{path} is not a JSON object, so this is not a Minari dataset.")
+    metadata = json_object(path)
     if (form := metadata.get("data_format", "hdf5")) != "hdf5":
         raise UserError(
             f"{path} gives data_format {form!r:.40}; only hdf5 is read: write the dataset with "
