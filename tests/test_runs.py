@@ -72,10 +72,10 @@ def test_create_refuses_what_is_not_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not JSON"),
-        (b"\xff\xfe{", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
-        (b"[]", "needs"),
+        (b"", "cannot be read"),
+        (b"\xff\xfe{", "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b"[]", "is not a JSON object"),
         (b'{"train": [], "provenance": {}}', "needs"),
     ],
 )

@@ -23,7 +23,7 @@ from fastr.representations.base import Keep
 from fastr.runs import refuse_used
 from fastr.runs.directory import RunDirectory
 from fastr.runs.summary import evaluations, summary
-from fastr.runs.untrusted import bounded_bytes
+from fastr.runs.untrusted import json_object
 from fastr.studies.experiments import slug
 from fastr.studies.misfit import MisfitConfig
 from fastr.studies.theory import (
@@ -314,8 +314,8 @@ def prepare(out: Path, command: str) -> None:
         out.mkdir(parents=True, exist_ok=True)
         used = any(out.iterdir())
     try:
-        same = json.loads(bounded_bytes(out / RESULTS))["command"] == command
-    except (OSError, UserError, ValueError, TypeError, KeyError, RecursionError):
+        same = json_object(out / RESULTS).get("command") == command
+    except UserError:
         same = False
     if used and not same:
         raise UserError(f"{out} has files, and not those of `{command}`; choose another --out.")

@@ -20,8 +20,8 @@ from jaxtyping import Float32
 
 from fastr.core import EnvSpec, UserError, counted, write_errors
 from fastr.data.dataset import NUMBERS, Chunk, Column, Source, describe, float32
-from fastr.runs import refuse_used
-from fastr.runs.untrusted import bounded_bytes, reading, require_own
+from fastr.runs import made, refuse_used
+from fastr.runs.untrusted import json_object, reading, require_own
 
 DATA, METADATA, PROVENANCE = "main_data.hdf5", "metadata.json", "fastr_provenance"
 EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
@@ -130,10 +130,7 @@ def installed(identifier: str) -> Path:
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Content of metadata.json; UserError unless it describes an HDF5 dataset."""
-    with reading(path):
-        metadata = json.loads(bounded_bytes(path))
-    if not isinstance(metadata, dict):
-        raise UserError(f"{path} is not a JSON object, so this is not a Minari dataset.")
+    metadata = json_object(path)
     if (form := metadata.get("data_format", "hdf5")) != "hdf5":
         raise UserError(
             f"{path} gives data_format {form!r:.40}; only hdf5 is read: write the dataset with "
@@ -215,9 +212,9 @@ class MinariWriter:
         self.path, self.spec, self.about = path, spec, about
         self.episodes = self.steps = 0
         refuse_used(path)
-        self._created = [folder for folder in (path / "data", path) if not folder.exists()]
+        self._folders = contextlib.ExitStack()
+        self._folders.enter_context(made(path / "data"))
         with write_errors(path):
-            (path / "data").mkdir(parents=True, exist_ok=True)
             self._file = h5py.File(path / "data" / DATA, "w", track_order=True)
 
     def add(self, episode: Episode) -> None:
@@ -262,16 +259,14 @@ class MinariWriter:
     def __enter__(self) -> "MinariWriter":
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         self._file.close()
         if kind is None:
             self._complete()
-            return
-        # Half a dataset cannot be read, and would prevent writing a whole one.
-        (self.path / "data" / DATA).unlink(missing_ok=True)
-        for folder in self._created:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        else:
+            # Half a dataset cannot be read, and would prevent writing a whole one.
+            (self.path / "data" / DATA).unlink(missing_ok=True)
+        self._folders.__exit__(kind, *error)
 
 
 def dataset_id(path: Path) -> str:

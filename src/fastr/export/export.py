@@ -28,7 +28,8 @@ from fastr.export.program import (
     safetensors_bytes,
 )
 from fastr.runs.directory import RunDirectory
-from fastr.runs.summary import number, summary
+from fastr.runs.summary import summary
+from fastr.runs.untrusted import number
 from fastr.training.trained import Trained
 
 Format = Literal["onnx", "safetensors"]

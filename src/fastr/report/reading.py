@@ -6,7 +6,6 @@ is left out with a reason, or refused where the user named it.
 
 import csv
 import io
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from fastr.report.page import PAGE
 from fastr.report.series import Curve, Origin, Series
 from fastr.report.table import shown
 from fastr.runs.directory import CONFIG, RunDirectory, parsed_row
-from fastr.runs.untrusted import bounded_bytes, reading
+from fastr.runs.untrusted import bounded_bytes, json_object, reading
 
 LARGEST = 1e12
 """A frame number or return beyond this is a mistake."""
@@ -156,7 +155,7 @@ def run_series(path: Path) -> Series:
         method=shown(train["method"]),
         variant=", ".join(variant),
         curves=found.curves["", ""],
-        announced=whole_numbers(train.get("seeds"), path / CONFIG),
+        announced=seed_names(train.get("seeds"), path / CONFIG),
         last_evaluation=frame_number(train.get("frames"), str(path / CONFIG)),
         lost=found.lost,
         origins=(run_origin(path, run.config["provenance"]),),
@@ -173,7 +172,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{name}", value
 
 
-def whole_numbers(value: object, place: Path) -> tuple[str, ...]:
+def seed_names(value: object, place: Path) -> tuple[str, ...]:
     """A list of seeds, as text."""
     if not isinstance(value, list) or not all(type(seed) is int for seed in value):
         raise UserError(f"{place}: seeds is not a list of whole numbers.")
@@ -204,7 +203,7 @@ def run_origin(path: Path, provenance: Mapping[str, Any]) -> Origin:
 
 def read_sidecar(path: Path) -> dict[str, Any]:
     """The provenance of a results file; UserError that names what is wrong with it."""
-    content = json_object(path)
+    content = json_object(path, LARGEST_FILE)
     if odd := [name for name in content if name not in KNOWN]:
         suggestion = nearest(odd[0], KNOWN)
         raise UserError(f"{path}: {shown(odd[0], 40)} is not a key of a sidecar.{suggestion}")
@@ -219,7 +218,7 @@ def read_sidecar(path: Path) -> dict[str, Any]:
         content[name] = shown(value, LONGEST)
     if "frames" in content:
         content["frames"] = frame_number(content["frames"], str(path))
-    content["seeds"] = whole_numbers(content["seeds"], path)
+    content["seeds"] = seed_names(content["seeds"], path)
     return content | {"task": respelled(content["task"])}
 
 
@@ -279,7 +278,7 @@ def read_misfits(path: Path) -> list[Misfit]:
                 interval(entry["nce_misfit"]),
                 interval(entry["moment_misfit"]),
             )
-            for entry in json_object(path)["datasets"]
+            for entry in json_object(path, LARGEST_FILE)["datasets"]
         ]
     except (AttributeError, LookupError, TypeError) as error:
         raise UserError(f"{path} is not a report of fastr misfit.") from error
@@ -338,15 +337,6 @@ def table_lines(path: Path, needed: Sequence[str] = ()) -> list[dict[str, str]]:
             cells = counted(len(names), "cell")
             raise UserError(f"{path}, line {i}: it needs {cells}, one for each column.")
     return lines
-
-
-def json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    with reading(path):
-        content = json.loads(read_text(path))
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not a JSON object.")
-    return content
 
 
 def read_text(path: Path) -> str:

@@ -25,7 +25,7 @@ from fastr.core import UserError, nearest, write_errors
 from fastr.runs import checkpoints
 from fastr.runs.checkpoints import CONFIG, ROWS, STATE, Checkpoint, Snapshot
 from fastr.runs.files import LOCK, TEMPORARY, file_record, locked, write_bytes
-from fastr.runs.untrusted import bounded_bytes, require_own
+from fastr.runs.untrusted import json_object, require_own
 
 
 class RunDirectory:
@@ -192,19 +192,13 @@ def read_config(path: Path) -> dict[str, Any]:
     """Content of config.json in this directory; UserError if it is not a run's."""
     file = path / CONFIG
     require_own(_own_paths(path))
-    try:
-        config = json.loads(bounded_bytes(file))
-    except (FileNotFoundError, NotADirectoryError) as error:
+    if not file.exists():
         runs = [str(file.parent) for file in path.parent.glob(f"*/{CONFIG}")]
         why = f"it has no {CONFIG}." if path.exists() else "it does not exist."
         hint = nearest(str(path), (one for one in runs if one != str(path)))
-        raise UserError(f"{path} is not a run directory: {why}{hint}") from error
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON, so {path} is not a run directory.") from error
-    parts = config if isinstance(config, dict) else {}
-    if not all(isinstance(parts.get(part), dict) for part in ("train", "provenance")):
+        raise UserError(f"{path} is not a run directory: {why}{hint}")
+    config = json_object(file)
+    if not all(isinstance(config.get(part), dict) for part in ("train", "provenance")):
         raise UserError(f'{file} is not a run\'s: it needs "train" and "provenance".')
     return config
 

@@ -4,6 +4,7 @@ docs/security.md lists what could be tried with each kind of file, and what prev
 """
 
 import contextlib
+import json
 import os
 import resource
 import stat
@@ -58,6 +59,15 @@ def reading(path: Path) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{path} cannot be read ({reason}); is it damaged?") from error
+
+
+def json_object(path: Path, limit: int = TEXT_BYTES) -> dict[str, Any]:
+    """The JSON object in a file of bounded size."""
+    with reading(path):
+        content = json.loads(bounded_bytes(path, limit))
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a JSON object.")
+    return content
 
 
 def tensors(path: Path) -> Any:
