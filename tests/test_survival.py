@@ -21,7 +21,7 @@ def injected(count: int, *kinds: str) -> str:
 
 
 def test_a_run_survives_a_few_faults():
-    kinds = ("SIGKILL during a checkpoint", "SIGTERM")
+    kinds = ("SIGKILL during a checkpoint", "worker killed")
     table = injected(2, *kinds)
     for kind in kinds:
         assert f"| {kind} | 1 | 1 | 0 | 0 | 1 | 1 |" in table

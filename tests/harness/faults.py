@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,9 @@ TRAIN = (
     f"--random-frames 50 --frames {FRAMES} --eval-frames 300 --eval-episodes 1 "
     f"--checkpoint-frames {EVERY} --seeds 3"
 ).split()
+PATIENCE_SECONDS = 8.0
+WORKERS = 2
+"""Processes of a training: its simulator and its evaluation."""
 START_SECONDS = 240.0
 """A machine with much else to do starts processes slowly; nothing that takes longer is alive."""
 PER_RUN = 10
@@ -69,13 +73,15 @@ class Run:
         folder.mkdir()
         self.path, self.log = folder / "run", folder / "log"
 
-    def launch(self) -> None:
-        """Begin the run or resume it."""
+    def launch(self, fault: dict | None = None, file_bytes: int | None = None) -> None:
+        """Begin the run or resume it, with a fault for its environment or a limit on its files."""
         command = [*TRAIN, "--out", str(self.path)]
         if (self.path / "config.json").exists():
             command = ["--import", TASK.partition(":")[0], "resume", str(self.path)]
+        if fault:
+            command += ["--patience", str(PATIENCE_SECONDS)]
         paths = [str(Path(__file__).parent), *sys.path[1:]]
-        given = {"PYTHONPATH": os.pathsep.join(paths)}
+        given = {"PYTHONPATH": os.pathsep.join(paths), "FASTR_FAULT": json.dumps(fault or {})}
 
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -85,6 +91,9 @@ class Run:
                 env=ENVIRONMENT | os.environ | given,
                 start_new_session=True,
             )
+        if file_bytes is not None:
+            limits = (file_bytes, file_bytes)
+            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, limits)
 
     def running(self) -> bool:
         return self.process.poll() is None
@@ -104,14 +113,14 @@ class Run:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def members(self) -> list[int]:
-        """Living processes of the training's group."""
-        found = []
+    def members(self) -> dict[int, bytes]:
+        """Living processes of the training's group, with their command lines."""
+        found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 if int(fields[2]) == self.process.pid and fields[0] != "Z":
-                    found.append(int(entry.name))
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes()
         return found
 
     def expect_nothing_left(self) -> None:
@@ -199,6 +208,13 @@ def sigterm(run: Run, rng: random.Random) -> str:
     return "to the process group" if group else "to the process"
 
 
+def full_disk(run: Run, rng: random.Random) -> str:
+    size = (run.path / "rows.jsonl").stat().st_size if run.checkpoints() else 0
+    run.launch(file_bytes=size + rng.randint(200, 4_000))
+    run.expect_ended(2, "cannot be written|could not be written")
+    return "a limit on the size of files"
+
+
 def damaged_file(run: Run, rng: random.Random) -> str:
     """A file of the newest checkpoint is cut or changed: the one before is used, and it is said."""
     while len(run.checkpoints()) < 2:
@@ -232,11 +248,59 @@ def damaged_file(run: Run, rng: random.Random) -> str:
     return path.name if path.parent.name != "replay" else "replay segment"
 
 
+def worker_killed(run: Run, rng: random.Random) -> str:
+    run.launch()
+    run.under_way(rng)
+    workers = [pid for pid, line in run.members().items() if b"spawn_main" in line]
+    expect(len(workers) == WORKERS or run.ended(), f"{len(workers)} workers")
+    with contextlib.suppress(ProcessLookupError, IndexError):
+        os.kill(rng.choice(workers), signal.SIGKILL)
+    reported_in_time(run, "died.*killed by SIGKILL")
+    return ""
+
+
+MISBEHAVIOURS = {
+    "exit": "died.*exit code 7",
+    "raise": "failed at agent step .*wheel came off",
+    "hang": r"silent for \d+\.\d seconds.* taken to be stuck",
+    "large reward": r"failed at agent step \d+ of episode \d+: .*the reward is 1e[+]300",
+    "state": r"failed at agent step \d+ of episode \d+: .*number 1 is nan",
+}
+
+
+def misbehaving(run: Run, rng: random.Random) -> str:
+    kind, stream = rng.choice(list(MISBEHAVIOURS)), rng.choice(["train", "evaluate"])
+    # An evaluation is an episode of 40 steps, at least two of them in a run's rest.
+    most = max(1, FRAMES - run.frames() - EVERY) if stream == "train" else 60
+    run.launch(fault={"kind": kind, "stream": stream, "step": rng.randint(1, most)})
+    reported_in_time(run, MISBEHAVIOURS[kind])
+    return f"{kind}, {stream}"
+
+
+def reported_in_time(run: Run, says: str) -> None:
+    """From the last sign of progress, a report takes no longer than is promised."""
+    seen, since = None, time.monotonic()
+    while run.running():
+        rows = run.path / "rows.jsonl"
+        now = rows.exists() and rows.stat().st_size, run.frames(), len(run.members())
+        if now != seen:
+            seen, since = now, time.monotonic()
+        if time.monotonic() - since > PATIENCE_SECONDS + 120:
+            run.kill()
+            raise AssertionError("silent for too long")
+        time.sleep(0.05)
+    run.expect_ended(1, says)
+    expect("checkpoint" in run.said(), f"nothing on where to go on: {run.said()}")
+
+
 FAULTS: dict[str, tuple[Callable[[Run, random.Random], str], int]] = {
     "SIGKILL at a random moment": (sigkill, 24),
     "SIGKILL during a checkpoint": (sigkill_in_checkpoint, 18),
     "SIGTERM": (sigterm, 16),
+    "full disk": (full_disk, 10),
     "damaged checkpoint file": (damaged_file, 44),
+    "worker killed": (worker_killed, 8),
+    "simulator crashes, raises, hangs, or is not finite": (misbehaving, 26),
 }
 """Each with its share among all."""
 
