@@ -100,7 +100,7 @@ def test_every_command_has_help(name, capsys):
 
 def test_help_has_the_defaults_of_the_chosen_preset(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
-    for options, frames, noise in ((["--preset", "paper"], 1_000_000, 25), ([], 25_000, 4)):
+    for options, frames, noise in ((["--preset", "paper"], 1_000_000, 25), ([], 100_000, 4)):
         with pytest.raises(SystemExit):
             run(["train", *options, "--help"])
         lines = [line for line in capsys.readouterr().out.splitlines() if "(default:" in line]
@@ -233,8 +233,8 @@ def test_a_training_without_a_terminal_says_what_is_left(capsys, monkeypatch):
     progress = TrainingProgress(preset("walker-walk", "fastr", "laptop"))
     for now[0], frames, updates in ((1.0, 2_000, 0), (100.0, 6_000, 2_000), (1100.0, 7_000, 3_000)):
         progress({"kind": "episode", "frames": frames, "updates": updates, "seconds": now[0]})
-    # A thousand updates in a thousand seconds, and 9,000 agent steps to come.
-    last = "frame 7,000 of 25,000, about 2.5 h left, 1.0 updates/s, 18 min so far"
+    # A thousand updates in a thousand seconds, and 46,500 agent steps to come.
+    last = "frame 7,000 of 100,000, about 12.9 h left, 1.0 updates/s, 18 min so far"
     assert capsys.readouterr().err.splitlines()[-1] == f"walker-walk: {last}"
 
 
@@ -277,13 +277,14 @@ def test_info_counts_the_papers_networks(method, capsys):
 
 
 def test_multiply_adds_are_those_of_the_layers(capsys):
-    arguments = ["walker-walk", "--preset", "laptop", "--noise-levels"]
+    sizes = ["--preset", "laptop", "--blocks", "1", "--levels-per-update", "0"]
+    arguments = ["walker-walk", *sizes, "--noise-levels"]
     one, three = (
         info(capsys, *arguments, levels)["multiply_adds_per_update"] for levels in ("1", "3")
     )
     sizes = preset("walker-walk", "fastr", "laptop").agent
     hidden, batch = sizes.representation.hidden_dim, sizes.batch_size
-    products = 2 * sizes.representation.blocks
+    products = 2
     # A further level: the next-state factor without its last layer (its inlet, whose 24 inputs and
     # a place per level are padded to 32, needs no gradient for its input), the scores with what
     # rounding left over, and the level's time embedding with its share of the inlet.

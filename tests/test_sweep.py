@@ -329,8 +329,8 @@ def test_a_dry_run_prints_commands_and_updates_and_writes_nothing(tmp_path, caps
     words = ["sweep", "ablation", "--tasks", "walker-walk", "--preset", "laptop", "--dry-run"]
     assert cli.run([*words, "--json", "--out", str(out)]) == 0
     plan = json.loads(capsys.readouterr().out)
-    # 12,501 agent steps, of which 1,000 are random.
-    assert [run["updates"] for run in plan["runs"]] == [11_501] * 4 + [0]
+    # 50,001 agent steps, of which 1,000 are random.
+    assert [run["updates"] for run in plan["runs"]] == [49_001] * 4 + [0]
     assert [run["command"][1] for run in plan["runs"]] == ["train"] * 4 + ["report"]
     assert plan["runs"][-1]["needs"] == [run["name"] for run in plan["runs"][:4]]
     assert not out.exists()

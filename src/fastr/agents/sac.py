@@ -67,7 +67,7 @@ class SACConfig(AgentConfig):
 
     def laptop(self) -> "SACConfig":
         """Small networks and batches."""
-        return replace(self, hidden_dim=128, batch_size=128)
+        return replace(self, hidden_dim=128, batch_size=64)
 
     def accelerated(self) -> "SACConfig":
         """With the arithmetic that is fastest on an accelerator."""

@@ -102,7 +102,7 @@ class SpectralConfig(AgentConfig):
             critic_reads="all",
             actor_dim=128,
             actor_updates=2,
-            batch_size=128,
+            batch_size=64,
         )
 
     def accelerated(self) -> "SpectralConfig":

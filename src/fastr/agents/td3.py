@@ -68,7 +68,7 @@ class TD3Config(AgentConfig):
 
     def laptop(self) -> "TD3Config":
         """Small networks and batches."""
-        return replace(self, hidden_dim=128, batch_size=128)
+        return replace(self, hidden_dim=128, batch_size=64, actor_updates=2)
 
     def accelerated(self) -> "TD3Config":
         """With the arithmetic that is fastest on an accelerator."""

@@ -19,7 +19,7 @@ from fastr.report.series import EXTRA_TASKS, FACTORED, JOINT, TABLE_TASKS
 Name = Literal["table1", "ablation", "transfer", "misfit", "smoke"]
 SEEDS: dict[Preset, tuple[int, ...]] = {"paper": (0, 1, 2, 3, 42), "laptop": (0,)}
 """Seeds of the presets of `fastr train`; the paper's: App. Shared Training Protocol."""
-FRAMES: dict[Preset, int] = {"paper": 1_000_000, "laptop": 25_000}
+FRAMES: dict[Preset, int] = {"paper": 1_000_000, "laptop": 100_000}
 """Budgets of the presets of `fastr train`."""
 TABLE_METHODS: tuple[Method, ...] = ("sac-2layer", "sac", "td7", "diff-sr", "ctrl-sr", "fastr")
 """The rows of Table 1, in its order."""

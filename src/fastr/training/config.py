@@ -184,10 +184,10 @@ def preset(task: str, method: str, name: Preset) -> TrainConfig:
         paper,
         agent=paper.agent.laptop(),
         seeds=(0,),
-        frames=25_000,
+        frames=100_000,
         random_frames=2_000,
         eval_frames=5_000,
-        checkpoint_frames=10_000,
+        checkpoint_frames=20_000,
     )
 
 
