@@ -32,8 +32,10 @@ from fastr.runs.provenance import package_version, provenance
 FRAME_SKIP = 2
 EPISODES = 5
 """Of each evaluation."""
-EVERY = 5_000
-"""Frames between evaluations."""
+EVERY = 20.0
+"""Processor-seconds between evaluations."""
+LATE = 0.1
+"""Processor-seconds that an evaluation may begin after its time: it waits for a step to end."""
 CAPACITY = 400_000
 """Transitions of the replay: more than any contestant makes."""
 COMPILING = 1.0
@@ -158,7 +160,7 @@ def own_laps(method: str, task: str, seed: int, seconds: float) -> list[tuple]:
         seeds=(seed,),
         frames=2 * FRAME_SKIP * CAPACITY,
         frame_skip=FRAME_SKIP,
-        eval_frames=EVERY,
+        eval_frames=2 * FRAME_SKIP * CAPACITY,
         eval_episodes=EPISODES,
         replay_capacity=CAPACITY,
         checkpoint_frames=0,
@@ -196,7 +198,11 @@ def own_laps(method: str, task: str, seed: int, seconds: float) -> list[tuple]:
         trainer = Timed(config, run, pool, evaluator, engine)
         trainer.listeners.append(listen)
         trainer.begin(None)
+        due = EVERY
         while (before := clock()) < seconds:
+            if before >= due:
+                trainer.start_evaluation((trainer.state.next_step - 1) * FRAME_SKIP)
+                due += EVERY
             trainer.step()
             if (step := clock() - before) > COMPILING:
                 compiling += step
@@ -222,15 +228,16 @@ def peer_laps(program: str, task: str, seed: int, seconds: float) -> list[tuple]
     laps: list[tuple] = []
     with closing(load(task, FRAME_SKIP)) as judge, closing(gymnasium_env(task)) as env:
         last = time.process_time()
-        spent = 0.0
+        spent, due = 0.0, EVERY
 
         class Watch(import_module("stable_baselines3.common.callbacks").BaseCallback):
             def _on_step(self) -> bool:
-                nonlocal last, spent
+                nonlocal last, spent, due
                 frames, step = FRAME_SKIP * self.num_timesteps, time.process_time() - last
                 spent += step if step < COMPILING else 0.0
                 over = spent >= seconds
-                if frames % EVERY == 0 or over:
+                if spent >= due or over:
+                    due += EVERY
                     returns = [
                         greedy_return(judge, episode_seed(seed, episode, "evaluate"), self.act)
                         for episode in range(EPISODES)
@@ -306,7 +313,7 @@ def write_laps(laps: Sequence[Lap], path: Path) -> None:
 
 def at_mark(laps: Sequence[Lap], mark: int) -> float:
     """The return of the last evaluation that began before this much processor time was spent."""
-    before = [lap for lap in laps if lap.processor_seconds <= mark]
+    before = [lap for lap in laps if lap.processor_seconds <= mark + LATE]
     return max(before, key=lambda lap: lap.processor_seconds).mean_return if before else 0.0
 
 
@@ -349,7 +356,7 @@ def write_results(laps: Sequence[Lap], marks: Sequence[int], out: Path) -> Table
             "provenance": provenance(),
             "packages": packages,
             "peers": {name: PEERS[name] for name in racers(laps) if name in PEERS},
-            "evaluation": f"{EPISODES} greedy episodes every {EVERY:,} frames, not counted",
+            "evaluation": f"{EPISODES} greedy episodes every {EVERY:.0f} processor-seconds, not counted",
             "frame_skip": FRAME_SKIP,
         }
         (out / "race.json").write_text(json.dumps(about, indent=1), "utf-8")
