@@ -219,7 +219,7 @@ def test_an_altered_configuration_is_noticed(run):
 
 def test_a_flipped_bit_in_the_format_is_damage_and_another_format_is_named(run):
     content = (run / INDEX).read_bytes()
-    (run / INDEX).write_bytes(content.replace(b'"format": 3', b'"format": 2'))
+    (run / INDEX).write_bytes(content.replace(b'"format": 4', b'"format": 3'))
     assert RunDirectory.open(run).latest().frames == 50
     (run / INDEX).write_bytes(content)
     rewrite_index(run, 90, format=1)

@@ -64,7 +64,7 @@ def test_a_restored_state_equals_the_saved_one(engine, saved):
     leaves = named_leaves(state.cohort)
     for name, leaf in named_leaves(again.cohort).items():
         np.testing.assert_array_equal(leaf, leaves[name], err_msg=name)
-    for name in ("next_step", "episodes", "returns", "evaluated"):
+    for name in ("next_step", "episodes", "returns"):
         assert getattr(again, name) == getattr(state, name), name
     for name in ("rows", "states"):
         np.testing.assert_array_equal(getattr(again, name), getattr(state, name), err_msg=name)

@@ -193,6 +193,41 @@ def test_every_method_resumes_bit_for_bit(method, tmp_path, monkeypatch):
     assert evaluations[-1]["critic_loss"] is not None
 
 
+@pytest.mark.parametrize("frames", [250, 300])
+def test_extended_equals_planned(frames, tmp_path, uninterrupted):
+    """Apart from the evaluation at the first end, where the longer run has none."""
+    path, config = tmp_path / "short", tiny(frames=frames)
+    with start(config, path) as writer:
+        train(config, writer)
+    assert run(["resume", str(path), "--frames", "500"]) == 0
+    rows = [json.loads(line) for line in (path / "rows.jsonl").read_text().splitlines()]
+    kept = [row for row in rows if row["kind"] == "episode" or row["frames"] % 250 == 0]
+    assert len(rows) - len(kept) == (2 if frames % 250 else 0)
+    (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    assert_same_end(path, uninterrupted)
+
+
+def test_a_run_with_priorities_is_extended(tmp_path):
+    config = preset("gym:Pendulum-v1", "td7", "laptop")
+    agent = replace(config.agent, batch_size=16, **SMALL["td7"])
+    long, short = (
+        replace(tiny(frames=frames, seeds=(3,)), method="td7", agent=agent) for frames in (500, 200)
+    )
+    for name, config in (("long", long), ("short", short)):
+        with start(config, tmp_path / name) as writer:
+            train(config, writer)
+    assert run(["resume", str(tmp_path / "short"), "--frames", "500"]) == 0
+    ours, theirs = (RunDirectory.open(tmp_path / name).latest() for name in ("short", "long"))
+    priorities = "learners.replay.priorities"
+    np.testing.assert_allclose(ours.arrays()[priorities], theirs.arrays()[priorities], rtol=1e-5)
+
+
+def test_a_budget_does_not_shrink(tmp_path, refused):
+    with start(tiny(), tmp_path / "run"):
+        pass
+    refused(["resume", str(tmp_path / "run"), "--frames", "500"], "must be larger")
+
+
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
     path = tmp_path / "killed"
     with pytest.raises(Killed), start(tiny(), path) as writer:

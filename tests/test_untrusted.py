@@ -410,7 +410,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=5,
 )
-KEYS = ["next_step", "seconds", "episodes", "returns", "evaluated", "evaluating"]
+KEYS = ["next_step", "seconds", "episodes", "returns", "evaluating"]
 
 
 @pytest.fixture(scope="module")
@@ -421,7 +421,7 @@ def checkpoint(tmp_path_factory):
 
 def host(**changes):
     sound = {"next_step": 21, "seconds": 1.5, "episodes": [3], "returns": [0.5]}
-    return sound | {"evaluated": 1, "evaluating": False} | changes
+    return sound | {"evaluating": False} | changes
 
 
 @given(changes=st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1), lost=st.sampled_from(KEYS))

@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,9 @@ class Resume:
     """Continue a stopped run from its last checkpoint, bit for bit on the same CPU."""
 
     run_directory: Run
+    frames: Maybe[int] = None
+    """A new budget in frames, larger than the run's: a finished run goes on. The result is that of
+    a run that had this budget from the beginning."""
     watching: Watching = USUAL
     json: Json = False
 
@@ -62,9 +65,16 @@ class Resume:
         """Train from the newest sound checkpoint."""
         # Checked before anything of the run is touched.
         config = from_json(RunDirectory.open(self.run_directory).config["train"])
+        if self.frames is not None:
+            if self.frames <= config.frames:
+                raise UserError(
+                    f"--frames is {self.frames:,}; {self.run_directory} has a budget of "
+                    f"{config.frames:,} frames, and the new one must be larger."
+                )
+            config = replace(config, frames=self.frames)
         require_imported(config.task, self.run_directory)
         check_possible(config, self.run_directory)
-        writer, checkpoint = RunWriter.resume(self.run_directory)
+        writer, checkpoint = RunWriter.resume(self.run_directory, self.frames)
         with writer:
             for message in checkpoint.skipped if checkpoint else ():
                 print(f"fastr: {message}", file=sys.stderr)
@@ -118,7 +128,9 @@ def refuse_other(run: RunDirectory, config: TrainConfig) -> None:
     """Raise UserError unless this run has this configuration."""
     wanted = json.loads(json.dumps(to_json(config)))
     if different := first_difference(run.config["train"], wanted):
-        raise UserError(f"{run.path} holds another run: {different}; choose another --out.")
+        longer = f", or extend it with `{in_shell(config, 'resume', run.path)} --frames N`"
+        extend = longer if different.startswith("frames ") else ""
+        raise UserError(f"{run.path} holds another run: {different}; choose another --out{extend}.")
 
 
 def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[dict[str, Any]]]:

@@ -34,13 +34,13 @@ from fastr.runs.files import (
     temporary,
     write_bytes,
 )
-from fastr.runs.untrusted import bounded_bytes, reading, tensors, whole_numbers
+from fastr.runs.untrusted import bounded_bytes, json_object, reading, tensors, whole_numbers
 
 ROWS = "rows.jsonl"
 CONFIG = "config.json"
 STATE = "state.safetensors"
 INDEX = "index.json"
-FORMAT = 3
+FORMAT = 4
 CHECKPOINT_NAME = re.compile(r"[0-9]{9,18}")
 SEGMENT_NAME = re.compile(r"([0-9]{9,18})-([0-9]{9,18})\.safetensors")
 
@@ -339,7 +339,7 @@ def write_checkpoint(
         frames=snapshot.frames,
         rows_bytes=rows_bytes,
         rows_sha256=sha256(run / ROWS, rows_bytes),
-        config_sha256=file_record(run / CONFIG).sha256,
+        config_sha256=config_sha256(run),
         replay=snapshot.replay,
         seeds=seeds,
         row_dim=row_dim,
@@ -351,6 +351,13 @@ def write_checkpoint(
     sync(final.parent)
     sync(run)
     return checkpoint
+
+
+def config_sha256(run: Path) -> str:
+    """Checksum of a run's configuration but for its budget, which may be extended."""
+    config = json_object(run / CONFIG)
+    config["train"].pop("frames", None)
+    return hashlib.sha256(json.dumps(config).encode()).hexdigest()
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> FileRecord:

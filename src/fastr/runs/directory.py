@@ -1,6 +1,6 @@
 """A run directory: its configuration, its rows, its checkpoints, and the one process that writes.
 
-config.json    {"train": ..., "provenance": ...}, written once
+config.json    {"train": ..., "provenance": ...}; only the budget may grow
 rows.jsonl     one JSON object per measurement
 checkpoints/   see checkpoints.py
 replay/        transitions, shared by the checkpoints
@@ -24,7 +24,7 @@ import numpy as np
 from fastr.core import UserError, nearest, write_errors
 from fastr.runs import checkpoints
 from fastr.runs.checkpoints import CONFIG, ROWS, STATE, Checkpoint, Snapshot
-from fastr.runs.files import LOCK, TEMPORARY, file_record, locked, write_bytes
+from fastr.runs.files import LOCK, TEMPORARY, locked, write_bytes
 from fastr.runs.untrusted import json_object, require_own
 
 
@@ -95,10 +95,13 @@ class RunWriter(RunDirectory):
             return cls(path, config, lock)
 
     @classmethod
-    def resume(cls, path: str | Path) -> tuple["RunWriter", Checkpoint | None]:
+    def resume(
+        cls, path: str | Path, frames: int | None = None
+    ) -> tuple["RunWriter", Checkpoint | None]:
         """Continue from the newest sound checkpoint; everything written after it is deleted.
 
         A run stopped before its first checkpoint starts again: the second value is then None.
+        With `frames`, the run's budget becomes that.
         """
         path = Path(path)
         config = read_config(path)
@@ -107,13 +110,16 @@ class RunWriter(RunDirectory):
             checkpoint = RunDirectory(path, config).latest_complete() if saved else None
             # In this order a kill in between leaves spare rows, which the next resume cuts.
             if checkpoint:
-                if checkpoint.config_sha256 != file_record(path / CONFIG).sha256:
+                if checkpoint.config_sha256 != checkpoints.config_sha256(path):
                     raise UserError(
                         f"{path / CONFIG} is not what it was at checkpoint {checkpoint.name}: "
                         "restore it, or start another run."
                     )
                 kept = [frames for frames in saved if frames <= checkpoint.frames]
                 checkpoints.keep_only(path, kept)
+            if frames is not None:
+                config["train"]["frames"] = frames
+                write_bytes(path / CONFIG, json.dumps(config, indent=2).encode())
             writer = cls(path, config, lock)
             writer.rows_file.truncate(checkpoint.rows_bytes if checkpoint else 0)
             writer.last = checkpoint

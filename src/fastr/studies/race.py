@@ -356,7 +356,7 @@ def write_results(laps: Sequence[Lap], marks: Sequence[int], out: Path) -> Table
             "provenance": provenance(),
             "packages": packages,
             "peers": {name: PEERS[name] for name in racers(laps) if name in PEERS},
-            "evaluation": f"{EPISODES} greedy episodes every {EVERY:.0f} processor-seconds, not counted",
+            "evaluation": f"{EPISODES} greedy episodes every {EVERY:.0f} s, not counted",
             "frame_skip": FRAME_SKIP,
         }
         (out / "race.json").write_text(json.dumps(about, indent=1), "utf-8")

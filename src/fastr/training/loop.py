@@ -184,11 +184,11 @@ class Trainer:
         self.record_evaluation()
         state = self.state
         leaves = snapshots(self.engine.policies(state.cohort), len(self.config.seeds))
-        first = state.evaluated * self.config.eval_episodes
+        # The one at the last frame counts as the next that is due, which a longer run has there.
+        first = -(-frames // self.config.eval_frames) * self.config.eval_episodes
         episodes = range(first, first + self.config.eval_episodes)
         submitted = self.evaluator.submit(leaves, self.config.seeds, episodes)
         self.pending = Pending(submitted, frames // self.config.frame_skip, state.measured())
-        state.evaluated += 1
 
     def record_evaluation(self) -> None:
         """Wait for the evaluation in progress, if any, and record it."""
@@ -271,7 +271,6 @@ class Trainer:
                 "another state, so this run cannot continue from its checkpoint."
             )
         if checkpoint.host["evaluating"]:
-            state.evaluated -= 1
             self.start_evaluation((state.next_step - 1) * self.config.frame_skip)
 
 

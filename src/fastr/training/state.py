@@ -43,8 +43,6 @@ class RunState:
     """The next agent step."""
     saved_steps: int = 0
     """Agent steps in the last snapshot."""
-    evaluated: int = 0
-    """Evaluations started."""
     episodes: list[int] = field(default_factory=list)
     """Number of each seed's current episode."""
     returns: list[float] = field(default_factory=list)
@@ -122,7 +120,6 @@ class RunState:
             "seconds": self.seconds,
             "episodes": list(self.episodes),
             "returns": list(self.returns),
-            "evaluated": self.evaluated,
             "evaluating": evaluating,
         }
         return Snapshot(
@@ -138,7 +135,7 @@ class RunState:
         """Continue from a checkpoint; UserError unless it belongs to such a run."""
         config, spec = self.config, self.engine.spec
         check_host(checkpoint, config)
-        arrays, host = checkpoint.arrays(), checkpoint.host
+        arrays, host = widened(checkpoint.arrays(), self.cohort), checkpoint.host
         check_arrays(self.cohort, arrays, spec)
         held = checkpoint.replay.end - checkpoint.replay.start
         if checkpoint.row_shape != (len(config.seeds), spec.row_dim) or held > config.capacity:
@@ -151,11 +148,23 @@ class RunState:
         if arrays.get("metrics", np.empty(0)).shape == shape:
             self.metrics = jax.device_put(arrays["metrics"], self.engine.sharding)
         self.next_step = self.saved_steps = host["next_step"]
-        self.evaluated, self.episodes = host["evaluated"], list(host["episodes"])
+        self.episodes = list(host["episodes"])
         self.returns = [float(value) for value in host["returns"]]
         self.actions = [list(arrays[f"episode_actions.{i}"]) for i in range(len(config.seeds))]
         self.rows, self.states = arrays["pending_rows"], arrays["pending_states"]
         self.started = time.monotonic() - host["seconds"]
+
+
+def widened(arrays: dict[str, np.ndarray], cohort: Cohort) -> dict[str, np.ndarray]:
+    """A checkpoint's arrays with room for the priorities of a longer run."""
+    name = "learners.replay.priorities"
+    wanted, saved = named_leaves(cohort).get(name), arrays.get(name)
+    if wanted is None or saved is None or saved.size >= wanted.size or saved.ndim != wanted.ndim:
+        return arrays
+    rows = saved.reshape(len(saved), -1)
+    room = np.zeros((len(saved), wanted[0].size), saved.dtype)
+    room[:, : rows.shape[1]] = rows
+    return arrays | {name: room.reshape(len(saved), *wanted.shape[1:])}
 
 
 def check_host(checkpoint: Checkpoint, config: TrainConfig) -> None:
@@ -163,7 +172,7 @@ def check_host(checkpoint: Checkpoint, config: TrainConfig) -> None:
     host, seeds = checkpoint.host, len(config.seeds)
     returns = host.get("returns")
     sound = (
-        whole_numbers([host.get("next_step"), host.get("evaluated")], 2)
+        whole_numbers([host.get("next_step")], 1)
         and whole_numbers(host.get("episodes"), seeds)
         and isinstance(returns, list)
         and len(returns) == seeds
@@ -171,7 +180,6 @@ def check_host(checkpoint: Checkpoint, config: TrainConfig) -> None:
         and host["next_step"] == checkpoint.frames // config.frame_skip + 1
         and host["next_step"] == checkpoint.replay.end + 1
         and type(host.get("evaluating")) is bool
-        and host["evaluated"] >= host["evaluating"]
     )
     if not sound:
         raise UserError(f"Checkpoint {checkpoint.name} does not fit this run's configuration.")
