@@ -26,11 +26,11 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
 
-from fastr.cli.main import configure
+from fastr.core import configure_jax
 
 # What every command sets: the first one that a test runs in this process would otherwise change the
 # environment half-way.
-configure()
+configure_jax()
 if os.environ["JAX_PLATFORMS"] == "cpu":
     # The older emitters, and one piece of code per program: a third of the time to compile an
     # update, none more to run it. XLA ends the process over a flag it does not know.

@@ -16,7 +16,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-import fastr
 from fastr import envs
 from fastr.cli import run
 from fastr.core import EnvSpec, RunError
@@ -27,6 +26,7 @@ from fastr.export.program import Program, onnx_bytes, safetensors_bytes, scaling
 from fastr.training.config import METHODS
 from fastr.training.evaluate import template
 from fastr.training.learner import NormalizedPolicy
+from fastr.training.trained import load
 from saved_runs import FRAMES, SEEDS, save_run, tiny_agent
 
 ROOT = Path(__file__).parent.parent
@@ -162,7 +162,7 @@ def returns_of_example(script, *arguments):
 
 def test_the_example_controls_without_jax(saved, exported):
     found = returns_of_example("control_with_onnx.py", exported / "policy.onnx")
-    trained = fastr.load(saved, seed=SEEDS[1])
+    trained = load(saved, seed=SEEDS[1])
     environment = envs.load("gym:Pendulum-v1", 1)
     expected = [greedy_return(environment, trained.act, episode) for episode in range(10)]
     np.testing.assert_allclose(found, expected, rtol=0.01)
@@ -178,7 +178,7 @@ def test_the_example_films_policies_without_jax(tmp_path):
     found = returns_of_example("film_policies.py", film, *folders)
     simulator = envs.load(task, frame_skip)
     expected = [
-        greedy_return(simulator, fastr.load(tmp_path / "run", seed=seed).act, 0) for seed in SEEDS
+        greedy_return(simulator, load(tmp_path / "run", seed=seed).act, 0) for seed in SEEDS
     ]
     np.testing.assert_allclose(found, expected, rtol=0.01)
     with Image.open(film) as pictures:
@@ -214,7 +214,7 @@ def test_the_card_says_what_the_policy_is(exported):
 def test_returns_on_the_card_are_those_of_the_named_episodes(saved, exported):
     session = session_of((exported / "policy.onnx").read_bytes())
     played = json.loads(session.get_modelmeta().custom_metadata_map["evaluation"])
-    trained = fastr.load(saved, seed=SEEDS[1])
+    trained = load(saved, seed=SEEDS[1])
     environment = envs.load("gym:Pendulum-v1", 1)
     found = [greedy_return(environment, trained.act, seed) for seed in played["reset_seeds"]]
     np.testing.assert_allclose(found, played["returns"], rtol=1e-3)
@@ -229,7 +229,7 @@ def test_safetensors_brings_its_own_loader(tmp_path, capsys):
     assert run([*command, "--out", str(out), *arguments]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["largest_difference"] <= 1e-5
-    assert len(list(out.iterdir())) == 3
+    assert len(list(out.iterdir())) == 4
     code = (
         "import sys; from numpy_policy import load; p = load('policy.safetensors'); "
         "print(p.facts['method'], *p([0.5, 1.5, -2.0]))\n"
@@ -243,7 +243,7 @@ def test_safetensors_brings_its_own_loader(tmp_path, capsys):
     said = subprocess.run(command, cwd=out, capture_output=True, text=True, check=True).stdout
     method, action = said.split()
     # The environment's bounds are -2 and 6.
-    expected = 2 + 4 * fastr.load(tmp_path / "run").act([0.5, 1.5, -2.0])[0]
+    expected = 2 + 4 * load(tmp_path / "run").act([0.5, 1.5, -2.0])[0]
     assert method == "td7"
     assert float(action) == pytest.approx(expected, abs=4e-5)
 
@@ -280,7 +280,7 @@ def test_a_full_disk_leaves_nothing_behind(saved, tmp_path, capsys, monkeypatch)
 
 
 def test_a_file_that_acts_otherwise_is_not_written(saved):
-    trained = fastr.load(saved)
+    trained = load(saved)
     states = np.zeros((4, 3), np.float32)
     assert check_agreement(trained.act, trained, states, "policy.onnx") == 0
     for wrong in (2e-5, np.nan):
@@ -291,7 +291,7 @@ def test_a_file_that_acts_otherwise_is_not_written(saved):
 
 def test_a_policy_that_rounds_much_may_be_rounded_as_much(saved):
     steep = jax.tree.map(lambda leaf: np.float32(16) * leaf, policy_of("fastr", normalize=False))
-    trained = replace(fastr.load(saved), _policies=jax.tree.map(lambda leaf: leaf[None], steep))
+    trained = replace(load(saved), _policies=jax.tree.map(lambda leaf: leaf[None], steep))
     states = observations_for(steep, 4000)
     policy = numpy_policy.parsed(safetensors_bytes(Program.of(steep, BOUNDS), FACTS))
     act = lambda s: policy(s, "normalized_action")  # noqa: E731

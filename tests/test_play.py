@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import fastr
 import toy_envs  # A run on a module's task is only played if that is imported.
 from fastr import envs
 from fastr.cli import run
 from fastr.export.play import Strongest
+from fastr.training.trained import load
 from saved_runs import SEEDS, save_run
 
 TASK = "toy_envs:Cliff-v0"  # terminates after three frames
@@ -45,7 +45,7 @@ def test_a_film_shows_every_seed(saved, tmp_path, capsys, ending):
         assert shown[0, 60, column].max() < 60
         assert shown[3, 30, column].max() < shown[0, 30, column].min()
     said = capsys.readouterr().out
-    for one in fastr.load(saved).every_seed():
+    for one in load(saved).every_seed():
         environment = envs.load(TASK, 1)
         state, total = environment.reset(envs.episode_seed(one.seed, 0, "evaluate")), 0.0
         for _ in range(3):

@@ -18,6 +18,7 @@ from fastr.nn.activations import average_l1_norm
 from fastr.runs.directory import RunDirectory
 from fastr.training.evaluate import compiled
 from fastr.training.state import saved_cohort
+from fastr.training.trained import load
 from saved_runs import FRAMES, SEEDS, save_run
 
 SHAPES = [(), (1,), (0,), (2, 3), (1, 2, 3), (2, 0)]
@@ -31,7 +32,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(run):
-    return fastr.load(run[0])
+    return load(run[0])
 
 
 def learner_of(trained, place):
@@ -60,7 +61,7 @@ def test_importing_fastr_does_not_load_jax():
 
 
 def test_what_is_not_loaded_yet_can_be_found():
-    assert {"Trained", "load"} <= set(dir(fastr))
+    assert {"Run", "load"} <= set(dir(fastr))
 
 
 def test_what_is_not_there_is_an_attribute_error():
@@ -86,7 +87,7 @@ def test_actions_are_those_of_the_policy_that_evaluation_plays(trained):
 
 def test_seeds_are_told_apart(run, trained):
     states = states_of(trained, 4)
-    other = fastr.load(run[0], seed=SEEDS[1])
+    other = load(run[0], seed=SEEDS[1])
     np.testing.assert_array_equal(other.act(states), trained.with_seed(SEEDS[1]).act(states))
     assert not np.allclose(other.act(states), trained.act(states), atol=1e-3)
 
@@ -107,7 +108,7 @@ def test_features_are_what_the_critics_read(trained):
 def test_features_follow_the_configuration_to_the_online_copy(tmp_path, run):
     agent = replace(run[1].agent, feature_source="online")
     save_run(tmp_path / "run", agent=agent)
-    trained = fastr.load(tmp_path / "run")
+    trained = load(tmp_path / "run")
     learner = learner_of(trained, 0)
     state, action = pair_of(trained)
     expected = learner.agent.representation.net.feature(learner.normalize(state), action)
@@ -117,7 +118,7 @@ def test_features_follow_the_configuration_to_the_online_copy(tmp_path, run):
 def test_td7_has_the_embedding_of_its_kept_policy(tmp_path):
     """And a TD7 run can be read at all: its priorities have the shape of the replay."""
     save_run(tmp_path / "td7", method="td7")
-    trained = fastr.load(tmp_path / "td7")
+    trained = load(tmp_path / "td7")
     agent = learner_of(trained, 0).agent
     encoder = agent.encoder.layout.unpack(agent.checkpoint.encoder)
     state, action = pair_of(trained)
@@ -129,7 +130,7 @@ def test_td7_has_the_embedding_of_its_kept_policy(tmp_path):
 
 def test_a_method_without_a_representation_says_so(tmp_path):
     save_run(tmp_path / "sac", method="sac")
-    trained = fastr.load(tmp_path / "sac")
+    trained = load(tmp_path / "sac")
     assert trained.act(states_of(trained, 2)).shape == (2, 1)
     with pytest.raises(UserError, match="sac learns no representation"):
         trained.features(states_of(trained, 1), actions_of(trained, 1))
@@ -193,9 +194,9 @@ def test_wrong_actions_are_refused(trained):
 
 def test_what_cannot_be_loaded_is_refused(run, tmp_path):
     with pytest.raises(UserError, match="not a run directory"):
-        fastr.load(tmp_path)
+        load(tmp_path)
     with pytest.raises(UserError, match=r"Seed 6 is not in .*; it has \[5, 7\]"):
-        fastr.load(run[0], seed=6)
+        load(run[0], seed=6)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
@@ -205,7 +206,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     content[-1] ^= 1
     state.write_bytes(content)
     with pytest.raises(UserError, match="no usable checkpoint"):
-        fastr.load(tmp_path / "run")
+        load(tmp_path / "run")
 
 
 def test_a_checkpoint_that_was_passed_over_is_named(run, monkeypatch):
@@ -213,4 +214,4 @@ def test_a_checkpoint_that_was_passed_over_is_named(run, monkeypatch):
     passed = replace(sound, skipped=("checkpoint 000005000 is damaged",))
     monkeypatch.setattr(RunDirectory, "latest", lambda _: passed)
     with pytest.warns(UserWarning, match="000005000 is damaged"):
-        fastr.load(run[0])
+        load(run[0])

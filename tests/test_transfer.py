@@ -8,13 +8,13 @@ import pytest
 
 from fastr.cli import run
 from fastr.cli.studies import returns_of
-from fastr.cli.training import check_possible, start
 from fastr.core import EnvSpec, UserError
 from fastr.runs.directory import RunDirectory, RunWriter
 from fastr.studies.probes import linear_cka
 from fastr.training.config import from_json, preset, to_json
 from fastr.training.learner import Engine
-from fastr.training.loop import train
+from fastr.training.loop import begin as start
+from fastr.training.loop import check_possible, train
 from fastr.training.state import heritage, inherited
 
 TASK, PENDULUM = "gym:Pendulum-v1", EnvSpec(3, 1)

@@ -1,18 +1,19 @@
 """Factorized spectral representations for reinforcement learning.
 
-`fastr.load(RUN)` gives a trained policy and its features; `fastr.register(NAME, CONFIG)` adds a
-method. Importing fastr is light: JAX is imported when one of these is first used.
+`fastr.train(TASK)` trains a run and `fastr.load(RUN)` opens one: its policies, features and curve.
+`fastr.register(NAME, CONFIG)` adds a method. Importing fastr is light: JAX is imported when one of
+these is first used.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastr.library import Policy, Run, load, train
     from fastr.training.config import register
-    from fastr.training.trained import Trained, load
 
-__all__ = ["Trained", "__version__", "load", "register"]
+__all__ = ["Policy", "Run", "__version__", "load", "register", "train"]
 __version__ = "0.1.0"
-_PLACES = {"load": "trained", "Trained": "trained", "register": "config"}
+_PLACES = dict.fromkeys(__all__, "library") | {"register": "training.config"}
 
 
 def __dir__() -> list[str]:
@@ -26,4 +27,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fastr' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"fastr.training.{_PLACES[name]}"), name)
+    from fastr.core import configure_jax
+
+    configure_jax()
+    return getattr(import_module(f"fastr.{_PLACES[name]}"), name)

@@ -1,9 +1,12 @@
 """Shared by all rooms: errors, sizes of an environment, names of methods, bounds of settings."""
 
 import difflib
+import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +52,27 @@ class StoppedError(Exception):
 def counted(count: int, one: str, many: str = "") -> str:
     """A count with its noun: 1 seed, 2 seeds; 1 entry, 2 entries."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def slug(name: str) -> str:
+    """A task or a shift as one part of a path."""
+    return re.sub(r"[^A-Za-z0-9@+=._-]", "-", name).lstrip(".") or "-"
+
+
+# Measured on two CPU cores with jaxlib 0.10.2: Eigen's products are up to 1.5 times as fast as
+# YNNPACK's at these sizes, and a small update 1.3 times. Other releases may not know the flag, and
+# XLA ends the process over a flag it does not know.
+EIGEN = "--xla_cpu_experimental_ynn_fusion_type="
+
+
+def configure_jax() -> None:
+    """Set what JAX reads when it is imported: memory as needed, a cache, the faster products."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "fastr" / "jax"))
+    flags = os.environ.get("XLA_FLAGS", "")
+    if version("jaxlib").startswith("0.10.") and "ynn_fusion" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {EIGEN}".strip()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import tyro
 from fastr.cli.looking import opened
 from fastr.cli.show import Json, Maybe, Run, Several, print_json
 from fastr.core import UserError, counted, require, require_seeds
-from fastr.runs import RunDirectory, made, refuse_used
+from fastr.runs import RunDirectory, refuse_used
 
 
 @dataclass(frozen=True)
@@ -36,30 +36,23 @@ class Export:
 
     def run(self) -> int:
         """Build, compare with the policy in JAX, play, write."""
-        from fastr.export import export, play
+        from fastr.export import export
 
         require(self, "episodes", low=0)
-        if self.format == "onnx":
-            export.require_onnx()
-        refuse_used(self.out)
         trained = opened(self.run_directory)
         if self.seed is not None:
             trained = trained.with_seed(self.seed)
-        facts = export.policy_facts(trained, RunDirectory.open(self.run_directory), self.license)
-        content, act = export.built(trained, facts, self.format)
-        name = f"policy.{self.format}"
-        difference = export.check_agreement(act, trained, export.visited_states(trained), name)
-        # Made before episodes are played for a policy that could then not be written.
-        with made(self.out):
-            if self.episodes:
-                episodes = play.unseen_episodes(trained, self.episodes)
-                returns = play.greedy_returns([trained], trained.config.task, episodes)
-                facts["evaluation"] = export.returns_facts(returns[0], trained.seed, episodes)
-                content, _ = export.built(trained, facts, self.format)
-            export.write(self.out, self.format, content, facts)
+        facts, difference = export.write_policy(
+            trained,
+            RunDirectory.open(self.run_directory),
+            self.out,
+            self.format,
+            licence=self.license,
+            episodes=self.episodes,
+        )
         if self.json:
             return print_json({"out": str(self.out), "largest_difference": difference, **facts})
-        print(f"policy      {self.out / name}")
+        print(f"policy      {self.out / f'policy.{self.format}'}")
         print(f"model card  {self.out / export.CARD}")
         print(f"actions equal the policy's in JAX to {difference:.1g} (in [-1, 1])")
         if played := facts.get("evaluation"):

@@ -8,19 +8,19 @@ import sys
 import traceback
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import fastr
 from fastr.cli.interrupts import stopped_by
 from fastr.cli.show import Watching, reserve_stdout
-from fastr.core import Preset, RunError, StoppedError, UserError, nearest
-
-# Measured on two CPU cores with jaxlib 0.10.2: Eigen's products are up to 1.5 times as fast as
-# YNNPACK's at these sizes, and a small update 1.3 times. Other releases may not know the flag, and
-# XLA ends the process over a flag it does not know.
-EIGEN = "--xla_cpu_experimental_ynn_fusion_type="
+from fastr.core import (
+    Preset,
+    RunError,
+    StoppedError,
+    UserError,
+    configure_jax,
+    nearest,
+)
 
 
 class Command(NamedTuple):
@@ -62,17 +62,7 @@ your own environment (my_package:MyRobot-v0). Frames are simulator steps; an age
   fastr --version"""
 
 
-def configure() -> None:
-    """Set what JAX reads when it is imported: memory as needed, a cache, the faster products."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "fastr" / "jax"))
-    flags = os.environ.get("XLA_FLAGS", "")
-    if version("jaxlib").startswith("0.10.") and "ynn_fusion" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {EIGEN}".strip()
-
-
-configure()
+configure_jax()
 
 
 def main() -> None:

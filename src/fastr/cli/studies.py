@@ -16,7 +16,7 @@ from fastr.agents.spectral import SpectralConfig
 from fastr.cli.looking import opened
 from fastr.cli.show import Flag, Json, Maybe, places, print_json, print_table, write_csv
 from fastr.cli.training import rows_of_all
-from fastr.core import UserError, counted, require_seeds, write_errors
+from fastr.core import UserError, counted, require_seeds, slug, write_errors
 from fastr.envs import require_imported
 from fastr.envs.shifts import split
 from fastr.representations.base import Keep
@@ -24,7 +24,6 @@ from fastr.runs import refuse_used
 from fastr.runs.directory import RunDirectory
 from fastr.runs.summary import evaluations, summary
 from fastr.runs.untrusted import json_object
-from fastr.studies.experiments import slug
 from fastr.studies.misfit import MisfitConfig
 from fastr.studies.theory import (
     VERDICTS,

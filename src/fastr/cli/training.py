@@ -3,8 +3,7 @@
 import json
 import shlex
 import sys
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,15 @@ from fastr.core import RunError, StoppedError, UserError, counted, write_errors
 from fastr.envs import module_of, require_imported
 from fastr.envs.processes import WorkerError
 from fastr.runs.checkpoints import Checkpoint, saved_frames
-from fastr.runs.directory import CONFIG, RunDirectory, RunWriter, first_difference, refuse_taken
-from fastr.runs.provenance import provenance
+from fastr.runs.directory import (
+    CONFIG,
+    RunDirectory,
+    RunWriter,
+    first_difference,
+    refuse_taken,
+    run_name,
+)
 from fastr.runs.summary import LAST, evaluations, summary
-from fastr.studies.experiments import slug
 from fastr.training.config import TrainConfig, from_json, to_json
 from fastr.training.progress import duration, say
 
@@ -36,16 +40,16 @@ class Train:
 
     def run(self) -> int:
         """Train from frame 0."""
-        date = datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = f"{slug(self.config.task)}-{self.config.method}-{date}"
-        out = self.out or Path("runs") / name
+        from fastr.training.loop import begin
+
+        out = self.out or Path("runs") / run_name(self.config.task, self.config.method)
         if saved_frames(out):
             run = RunDirectory.open(out)
             refuse_other(run, self.config)
             advice = in_shell(self.config, "eval" if run.finished() else "resume", out)
             state = "is finished: play it" if run.finished() else "was started before: continue it"
             raise UserError(f"{out} {state} with `{advice}`, or choose another --out.")
-        with start(self.config, out) as writer:
+        with begin(self.config, out) as writer:
             say_preset(self.config)
             return train_and_report(self, self.config, writer, None)
 
@@ -63,15 +67,12 @@ class Resume:
 
     def run(self) -> int:
         """Train from the newest sound checkpoint."""
+        from fastr.library import check_longer
+        from fastr.training.loop import check_possible
+
         # Checked before anything of the run is touched.
         config = from_json(RunDirectory.open(self.run_directory).config["train"])
-        if self.frames is not None:
-            if self.frames <= config.frames:
-                raise UserError(
-                    f"--frames is {self.frames:,}; {self.run_directory} has a budget of "
-                    f"{config.frames:,} frames, and the new one must be larger."
-                )
-            config = replace(config, frames=self.frames)
+        config = check_longer(config, self.frames, self.run_directory)
         require_imported(config.task, self.run_directory)
         check_possible(config, self.run_directory)
         writer, checkpoint = RunWriter.resume(self.run_directory, self.frames)
@@ -102,28 +103,6 @@ def say_preset(config: TrainConfig) -> None:
         )
 
 
-def check_possible(config: TrainConfig, path: Path) -> None:
-    """Raise UserError for a run that cannot be in this directory, before anything is written."""
-    from fastr.envs import ending_spec
-    from fastr.training.cost import check_fits
-    from fastr.training.state import legacy
-
-    spec = ending_spec(config.task, config.frame_skip)
-    check_fits(config, spec)
-    # After the first checkpoint a run needs no source: it holds what it took over.
-    if config.source and not saved_frames(path):
-        legacy(config, spec)
-
-
-def start(config: TrainConfig, path: Path) -> RunWriter:
-    """A new run in this directory."""
-    import jax
-
-    check_possible(config, path)
-    devices = {"devices": [entry.device_kind for entry in jax.local_devices()]}
-    return RunWriter.create(path, {"train": to_json(config), "provenance": provenance() | devices})
-
-
 def refuse_other(run: RunDirectory, config: TrainConfig) -> None:
     """Raise UserError unless this run has this configuration."""
     wanted = json.loads(json.dumps(to_json(config)))
@@ -138,6 +117,8 @@ def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[di
 
     All are checked first; StoppedError if one was asked to stop.
     """
+    from fastr.training.loop import begin, check_possible
+
     for name, config in configs.items():
         refuse_taken(out / name)
         if (out / name / CONFIG).exists():
@@ -150,7 +131,7 @@ def rows_of_all(configs: dict[str, TrainConfig], out: Path) -> dict[str, list[di
         if (out / name / CONFIG).exists():
             writer, checkpoint = RunWriter.resume(out / name)
         else:
-            writer, checkpoint = start(config, out / name), None
+            writer, checkpoint = begin(config, out / name), None
         with writer:
             if not ended(config, writer) and (asked := train_and_draw(config, writer, checkpoint)):
                 message = f"stopped; the same command continues in {out}."

@@ -23,13 +23,23 @@ from fastr.envs.base import (
     finite_step,
 )
 from fastr.envs.gym import Gym
-from fastr.envs.names import GymTask, SuiteTask, module_of, parse, require_imported, tasks
+from fastr.envs.names import (
+    GymTask,
+    MadeTask,
+    SuiteTask,
+    make,
+    module_of,
+    parse,
+    require_imported,
+    tasks,
+)
 from fastr.envs.suite import Suite
 
 __all__ = [
     "Bounds",
     "Environment",
     "GymTask",
+    "MadeTask",
     "Part",
     "Robot",
     "SimulatorError",
@@ -41,6 +51,7 @@ __all__ = [
     "finite_step",
     "frame_limit",
     "load",
+    "make",
     "module_of",
     "parse",
     "require_imported",
@@ -83,6 +94,7 @@ def frame_limit(task: str, environment: Environment) -> int:
     if environment.episode_frames is None:
         raise UserError(
             f"{task} has no step limit, and evaluations play whole episodes: register it with "
-            "max_episode_steps, even if it ends by itself (docs/own-robot.md)."
+            "max_episode_steps, or wrap it in gymnasium.wrappers.TimeLimit, even if it ends by "
+            "itself (docs/own-robot.md)."
         )
     return environment.episode_frames

@@ -6,8 +6,9 @@ the check for finite numbers.
 
 import abc
 import contextlib
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -39,7 +40,12 @@ class Part(NamedTuple):
     """Consecutive entries of a state, by the simulator's name for them."""
 
     name: str
-    size: int
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
 
 
 class Robot(NamedTuple):
@@ -62,6 +68,12 @@ class Environment(abc.ABC):
     bounds: Bounds
     parts: tuple[Part, ...]
     """The parts of a state, in the order in which they are laid end to end."""
+    action_shape: tuple[int, ...]
+    """Of an action in the simulator's own form."""
+    frame_seconds: float | None
+    """Simulated time of one frame, if known."""
+    units: Mapping[str, str]
+    """Of the parts that the environment names one for, and of its "action"."""
 
     @abc.abstractmethod
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:

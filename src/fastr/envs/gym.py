@@ -8,22 +8,29 @@ from jaxtyping import Float32
 
 from fastr.core import EnvSpec, UserError
 from fastr.envs.base import Affine, Part, Robot, Simulator, one_line, renderer
-from fastr.envs.names import GymTask
+from fastr.envs.names import MADE, GymTask, MadeTask
 
 
 class Gym(Simulator):
     """A Gymnasium environment."""
 
-    def __init__(self, name: GymTask, frame_skip: int, render_mode: str | None):
+    def __init__(self, name: GymTask | MadeTask, frame_skip: int, render_mode: str | None):
         self._name, self._frame_skip, self._render_mode = name, frame_skip, render_mode
-        self._env = _gym_env(name, render_mode)
+        made = isinstance(name, MadeTask)
+        self._env = _made_env(name, render_mode) if made else _gym_env(name, render_mode)
         self._actions = _bounded(name, getattr(self._env, "action_space", None))
         self._keys, self.parts = _parts(name, getattr(self._env, "observation_space", None))
-        self.episode_frames = self._env.spec and self._env.spec.max_episode_steps
+        self.episode_frames = _step_limit(self._env)
         if self.episode_frames is not None:
             self._require_divisor(self.episode_frames)
         self._rescaled = Affine(self._actions.low, self._actions.high)
-        self.bounds = self._rescaled.bounds
+        self.bounds, self.action_shape = self._rescaled.bounds, self._actions.shape
+        # Gymnasium's own MuJoCo environments have `dt`; others tell how often they are drawn.
+        metadata = getattr(self._env, "metadata", None) or {}
+        rate = metadata.get("render_fps")
+        seconds = getattr(self._env.unwrapped, "dt", 1 / rate if rate else None)
+        self.frame_seconds = float(seconds) if isinstance(seconds, int | float) else None
+        self.units = metadata.get("units", {})
         state_dim = sum(part.size for part in self.parts)
         self.spec = EnvSpec(state_dim, math.prod(self._actions.shape))
 
@@ -78,7 +85,34 @@ def _gym_env(name: GymTask, render_mode: str | None) -> Any:
             raise UserError(f"Gymnasium cannot make {name.name}: {reason}{own}") from None
 
 
-def _bounded(name: GymTask, space: Any) -> Any:
+def _made_env(name: MadeTask, render_mode: str | None) -> Any:
+    """Call the function that makes this environment."""
+    if name.name not in MADE:
+        raise UserError(
+            f"{name} was made by a function of a Python program, which fastr has not been given: "
+            "in Python, fastr.load(RUN, env=FUNCTION)."
+        )
+    with renderer(name, render_mode):
+        import gymnasium
+
+        function = MADE[name.name]
+        env = function() if render_mode is None else function(render_mode=render_mode)
+        if not isinstance(env, gymnasium.Env):
+            raise UserError(f"{name} must return a gymnasium.Env; it returned a {type(env)}.")
+        return env
+
+
+def _step_limit(env: Any) -> int | None:
+    """Frames of the longest episode: of its registration, or of a TimeLimit around it."""
+    if env.spec is not None:
+        return env.spec.max_episode_steps
+    try:
+        return env.get_wrapper_attr("_max_episode_steps")
+    except AttributeError:
+        return None
+
+
+def _bounded(name: GymTask | MadeTask, space: Any) -> Any:
     """Refuse an action space that [-1, 1] cannot be mapped onto."""
     from gymnasium.spaces import Box
 
@@ -92,7 +126,7 @@ def _bounded(name: GymTask, space: Any) -> Any:
     return space
 
 
-def _parts(name: GymTask, space: Any) -> tuple[tuple[str, ...] | None, tuple[Part, ...]]:
+def _parts(name: GymTask | MadeTask, space: Any) -> tuple[tuple[str, ...] | None, tuple[Part, ...]]:
     """Keys of the observation, None if it is one array, and the sizes of its parts.
 
     A Dict's parts keep the order of the space, which Gymnasium sorts by key if it is given a dict.
@@ -113,5 +147,5 @@ def _parts(name: GymTask, space: Any) -> tuple[tuple[str, ...] | None, tuple[Par
                 f"{name} has images of shape {part.shape} as its {key}, which no method here "
                 "learns from: give it an observation of numbers such as positions and velocities."
             )
-    parts = tuple(Part(key, math.prod(part.shape)) for key, part in spaces.items())
+    parts = tuple(Part(key, part.shape) for key, part in spaces.items())
     return (tuple(spaces) if isinstance(space, Dict) else None), parts

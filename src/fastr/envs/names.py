@@ -2,9 +2,10 @@
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastr.core import UserError, nearest
 from fastr.envs import shifts
@@ -58,16 +59,38 @@ class GymTask(NamedTuple):
         return self.name if ":" in self.name else f"gym:{self.name}"
 
 
+class MadeTask(NamedTuple):
+    """An environment that a function of the program makes."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"made:{self.name}"
+
+
+MADE: dict[str, Callable[..., Any]] = {}
+"""Functions that make environments, by name; worker processes get a copy."""
+
+
+def make(function: Callable[[], Any], name: str) -> str:
+    """The task of the environments that this function makes, in this process and its workers."""
+    name = re.sub(r"\W+", "-", name).strip("-") or "environment"
+    MADE[name] = function
+    return str(MadeTask(name))
+
+
 def tasks() -> tuple[str, ...]:
     """Every DM Control Suite task."""
     return tuple(map(str, _KNOWN.values()))
 
 
-def parse(task: str) -> SuiteTask | GymTask:
+def parse(task: str) -> SuiteTask | GymTask | MadeTask:
     """The environment that a name means; a Gymnasium name is not yet looked up."""
     task, shifted = shifts.split(task)
     if shifted is not None:
         shifts.check(shifted)
+    if task.startswith("made:"):
+        return MadeTask(task.removeprefix("made:"))
     if ":" in task:
         name = task.removeprefix("gym:")
         if not _GYM_NAME.fullmatch(name):

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float32
 
 from fastr import envs
 from fastr.core import PATIENCE_SECONDS, EnvSpec, RunError, UserError
+from fastr.envs import names
 
 START_SECONDS = 300.0
 """Longest time to start: many workers that import at once on few cores are slow, not stuck."""
@@ -58,7 +59,7 @@ class Worker:
         self._poll = select.poll()
         self._poll.register(self.connection, select.POLLIN)
         self.process = context.Process(
-            target=_work, args=(theirs, service, *arguments), daemon=True
+            target=_work, args=(theirs, _made(), service, *arguments), daemon=True
         )
         with _light_start(_ONE_THREAD | variables):
             self.process.start()
@@ -127,9 +128,24 @@ def _light_start(variables: dict[str, str]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _work(connection: Connection, service: Callable[..., Any], *arguments: Any) -> None:
+def _made() -> bytes:
+    """The environments' functions of this program, which may be defined in its main module."""
+    if not names.MADE:
+        return b""
+    import cloudpickle
+
+    return cloudpickle.dumps(names.MADE)
+
+
+def _work(
+    connection: Connection, made: bytes, service: Callable[..., Any], *arguments: Any
+) -> None:
     """Run a worker process."""
     end_with_parent()
+    if made:
+        import cloudpickle
+
+        names.MADE.update(cloudpickle.loads(made))
     try:
         served = service(*arguments)
     except Exception as error:

@@ -153,7 +153,8 @@ class Shifted(Environment):
     def __init__(self, inner: Environment, text: str):
         self._inner, self._text = inner, text
         self.spec, self.episode_frames = inner.spec, inner.episode_frames
-        self.bounds, self.parts = inner.bounds, inner.parts
+        self.bounds, self.parts, self.units = inner.bounds, inner.parts, inner.units
+        self.action_shape, self.frame_seconds = inner.action_shape, inner.frame_seconds
         self._shifts = draw(text, self.spec.action_dim)
 
     def reset(self, seed: int) -> Float32[np.ndarray, " state"]:

@@ -34,8 +34,9 @@ class Suite(Simulator):
             np.where(unlimited, -1.0, actions.minimum), np.where(unlimited, 1.0, actions.maximum)
         )
         self._keys = tuple(parts)
-        self.bounds = self._rescaled.bounds
-        self.parts = tuple(Part(key, math.prod(part.shape)) for key, part in parts.items())
+        self.bounds, self.action_shape = self._rescaled.bounds, actions.shape
+        self.frame_seconds, self.units = float(self._env.control_timestep()), {}
+        self.parts = tuple(Part(key, part.shape) for key, part in parts.items())
         self.spec = EnvSpec(sum(part.size for part in self.parts), actions.shape[0])
         self._frames = 0
         # Only the observation of a held action's last frame is read: it is computed on demand, not

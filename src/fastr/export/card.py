@@ -56,6 +56,7 @@ nothing about observations unlike those of its training.
 """
 
 FILES = {
+    "contract.json": "names, order, shapes and ranges of what goes in and out",
     "policy.onnx": "the policy for any ONNX runtime (opset 17); facts of this card in its metadata",
     "policy.safetensors": "arrays, and in the header the steps that use them and these facts",
     "numpy_policy.py": "a loader for policy.safetensors that needs NumPy alone",

@@ -2,7 +2,9 @@
 
 import contextlib
 import importlib.util
+import json
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +21,7 @@ from fastr.core import RunError, UserError, write_errors
 from fastr.envs import shifts
 from fastr.export.card import model_card
 from fastr.export.numpy_policy import parsed
-from fastr.export.play import require_body
+from fastr.export.play import greedy_returns, require_body, unseen_episodes
 from fastr.export.program import (
     NORMALIZED,
     OBSERVATION,
@@ -27,6 +29,8 @@ from fastr.export.program import (
     onnx_bytes,
     safetensors_bytes,
 )
+from fastr.runs import made, refuse_used
+from fastr.runs.contract import CONTRACT, Contract
 from fastr.runs.directory import RunDirectory
 from fastr.runs.summary import summary
 from fastr.runs.untrusted import number
@@ -80,6 +84,9 @@ def write(out: Path, kind: Format, content: bytes, facts: dict[str, Any]) -> Non
     contents = {f"policy.{kind}": content}
     if kind == "safetensors":
         contents[LOADER] = (files("fastr.export") / LOADER).read_bytes()
+    names = [field.name for field in fields(Contract)]
+    agreed = {name: facts[name] for name in (*names, "statistics")}
+    contents[CONTRACT] = json.dumps(agreed, indent=1).encode()
     contents[CARD] = model_card(facts, tuple(contents)).encode()
     try:
         with write_errors(out):
@@ -135,6 +142,36 @@ def check_agreement(
 # Facts: where a policy comes from, what goes in and out
 
 
+def write_policy(
+    trained: Trained,
+    directory: RunDirectory,
+    out: Path,
+    kind: Format,
+    *,
+    licence: str = "not stated",
+    episodes: int = 0,
+) -> tuple[dict[str, Any], float]:
+    """Write a policy into a new folder, its return over new episodes in the card.
+
+    Its facts, and the largest difference of its actions from the policy's in JAX.
+    """
+    if kind == "onnx":
+        require_onnx()
+    refuse_used(out)
+    facts = policy_facts(trained, directory, licence)
+    content, act = built(trained, facts, kind)
+    difference = check_agreement(act, trained, visited_states(trained), f"policy.{kind}")
+    # Made before episodes are played for a policy that could then not be written.
+    with made(out):
+        if episodes:
+            unseen = unseen_episodes(trained, episodes)
+            returns = greedy_returns([trained], trained.config.task, unseen)
+            facts["evaluation"] = returns_facts(returns[0], trained.seed, unseen)
+            content, _ = built(trained, facts, kind)
+        write(out, kind, content, facts)
+    return facts, difference
+
+
 def policy_facts(trained: Trained, directory: RunDirectory, licence: str) -> dict[str, Any]:
     """What is known of a policy without playing; every value is plain JSON."""
     config, name = trained.config, envs.parse(trained.config.task)
@@ -153,7 +190,8 @@ def policy_facts(trained: Trained, directory: RunDirectory, licence: str) -> dic
         "license": licence,
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
         "exported_by": f"fastr {fastr.__version__}",
-        **entries(trained),
+        **contract(trained).to_json(),
+        "statistics": statistics(trained),
     }
 
 
@@ -198,25 +236,16 @@ def returns_facts(returns: np.ndarray, seed: int, episodes: range) -> dict[str, 
     }
 
 
-def entries(trained: Trained) -> dict[str, list[dict[str, Any]]]:
-    """The entries of observations and actions in order, by the simulator's own names."""
+def contract(trained: Trained) -> Contract:
+    """What the policy is fed and returns, by the simulator's own names."""
     config = trained.config
     # An actuator shift happens between the policy and the robot: the names are the robot's.
     task, _ = shifts.split(config.task)
     with contextlib.closing(envs.load(task, config.frame_skip)) as environment:
         require_body(trained, task, environment.spec)
-        ends = np.cumsum([part.size for part in environment.parts]).tolist()
-        size, robot = environment.spec.action_dim, environment.robot()
-        names = [f"actuator {i}" for i in range(size)]
-        if robot is not None and robot.model.nu == size:
-            names = [robot.model.actuator(i).name or names[i] for i in range(size)]
-        return {
-            "observation": [
-                {"name": part.name, "first": end - part.size, "size": part.size}
-                for part, end in zip(environment.parts, ends, strict=True)
-            ],
-            "action": [
-                {"name": name, "low": float(low), "high": float(high)}
-                for name, low, high in zip(names, *environment.bounds, strict=True)
-            ],
-        }
+        return Contract.of(environment, config.frame_skip)
+
+
+def statistics(trained: Trained) -> dict[str, list[float]]:
+    """Mean and standard deviation of every observation entry during training."""
+    return {"mean": trained.mean.tolist(), "std": trained.std.tolist()}

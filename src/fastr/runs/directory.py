@@ -1,5 +1,6 @@
 """A run directory: its configuration, its rows, its checkpoints, and the one process that writes.
 
+contract.json  what policies are fed and return, see contract.py
 config.json    {"train": ..., "provenance": ...}; only the budget may grow
 rows.jsonl     one JSON object per measurement
 checkpoints/   see checkpoints.py
@@ -14,6 +15,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from io import FileIO
 from pathlib import Path
 from shlex import quote
@@ -21,11 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from fastr.core import UserError, nearest, write_errors
+from fastr.core import UserError, nearest, slug, write_errors
 from fastr.runs import checkpoints
 from fastr.runs.checkpoints import CONFIG, ROWS, STATE, Checkpoint, Snapshot
+from fastr.runs.contract import CONTRACT
 from fastr.runs.files import LOCK, TEMPORARY, locked, write_bytes
 from fastr.runs.untrusted import json_object, require_own
+
+
+def run_name(task: str, method: str) -> str:
+    """The folder of a run that was given none."""
+    return f"{slug(task)}-{method}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
 
 
 class RunDirectory:
@@ -74,7 +82,9 @@ class RunWriter(RunDirectory):
         self.saving: Future[None] | None = None
 
     @classmethod
-    def create(cls, path: str | Path, config: dict[str, Any]) -> "RunWriter":
+    def create(
+        cls, path: str | Path, config: dict[str, Any], contract: dict[str, Any] | None = None
+    ) -> "RunWriter":
         """Start a run from {"train": ..., "provenance": ...}; UserError if one is there already."""
         path = Path(path)
         config = json.loads(json.dumps(config))
@@ -89,6 +99,8 @@ class RunWriter(RunDirectory):
                 if checkpoints.saved_frames(path) or b"\n" in _rows_content(path):
                     again = f"`fastr resume {quote(str(path))}`"
                     raise UserError(f"{path} exists: use {again} or choose another --out.")
+            if contract is not None:
+                write_bytes(path / CONTRACT, json.dumps(contract, indent=2).encode())
             write_bytes(path / CONFIG, json.dumps(config, indent=2).encode())
             # It can only hold a line that a kill cut short.
             (path / ROWS).write_bytes(b"")
@@ -211,7 +223,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _own_paths(run: Path) -> Iterator[Path]:
     """Every path in a run that is read or written, each folder before its content."""
-    for name in (CONFIG, ROWS, LOCK, "curve.png", "curve.csv"):
+    for name in (CONFIG, CONTRACT, ROWS, LOCK, "curve.png", "curve.csv"):
         yield run / name
     for folder in (run / "checkpoints", run / "replay"):
         yield folder
@@ -226,7 +238,7 @@ def refuse_taken(path: Path) -> None:
             raise UserError(f"{path} is a file; choose another --out.")
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     # A writer that is killed before it has written config.json leaves only these.
-    others = {name for name in names - {LOCK} if not name.startswith(TEMPORARY)}
+    others = {name for name in names - {LOCK, CONTRACT} if not name.startswith(TEMPORARY)}
     if others and CONFIG not in names:
         raise UserError(f"{path} is neither empty nor a run directory; choose another --out.")
 

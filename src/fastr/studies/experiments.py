@@ -5,7 +5,6 @@ are created after those that they need, so a list of them is in a possible order
 """
 
 import itertools
-import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fastr.core import Method, Preset, UserError, require, require_seeds
+from fastr.core import Method, Preset, UserError, require, require_seeds, slug
 from fastr.report.series import EXTRA_TASKS, FACTORED, JOINT, TABLE_TASKS
 
 Name = Literal["table1", "ablation", "transfer", "misfit", "smoke"]
@@ -59,11 +58,6 @@ def parted(options: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def importing(modules: Iterable[str]) -> tuple[str, ...]:
     """The words that import a user's modules before a command."""
     return tuple(word for module in modules for word in ("--import", module))
-
-
-def slug(name: str) -> str:
-    """A task or a shift as one part of a path."""
-    return re.sub(r"[^A-Za-z0-9@+=._-]", "-", name).lstrip(".") or "-"
 
 
 @dataclass(frozen=True)

@@ -4,25 +4,32 @@ The order is that of the paper's protocol but for one thing: the update of agent
 before the simulators take step t, so it samples from the transitions up to t - 1.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
+from fastr import envs
 from fastr.core import RunError
+from fastr.envs import shifts
 from fastr.envs.processes import PATIENCE_SECONDS, EnvPool, Steps, usable_cores
-from fastr.runs.checkpoints import Checkpoint, Snapshot
+from fastr.runs.checkpoints import Checkpoint, Snapshot, saved_frames
+from fastr.runs.contract import Contract
 from fastr.runs.directory import RunWriter
-from fastr.training.config import TrainConfig
+from fastr.runs.provenance import provenance
+from fastr.training.config import TrainConfig, to_json
+from fastr.training.cost import check_fits
 from fastr.training.evaluate import Evaluation, Evaluator, evaluation_workers, snapshots
 from fastr.training.learner import Cohort, Engine
-from fastr.training.state import LEARNED, RunState, inherited
+from fastr.training.state import LEARNED, RunState, inherited, legacy
 
 HEALTH_STEPS = 500
 """Agent steps between two checks that losses are finite."""
@@ -272,6 +279,27 @@ class Trainer:
             )
         if checkpoint.host["evaluating"]:
             self.start_evaluation((state.next_step - 1) * self.config.frame_skip)
+
+
+def begin(config: TrainConfig, path: Path) -> RunWriter:
+    """A new run in this directory."""
+    check_possible(config, path)
+    # An actuator shift happens between the policy and the robot: the names are the robot's.
+    task, _ = shifts.split(config.task)
+    with contextlib.closing(envs.load(task, config.frame_skip)) as environment:
+        contract = Contract.of(environment, config.frame_skip).to_json()
+    devices = {"devices": [entry.device_kind for entry in jax.local_devices()]}
+    record = {"train": to_json(config), "provenance": provenance() | devices}
+    return RunWriter.create(path, record, contract)
+
+
+def check_possible(config: TrainConfig, path: Path) -> None:
+    """Raise UserError for a run that cannot be in this directory, before anything is written."""
+    spec = envs.ending_spec(config.task, config.frame_skip)
+    check_fits(config, spec)
+    # After the first checkpoint a run needs no source: it holds what it took over.
+    if config.source and not saved_frames(path):
+        legacy(config, spec)
 
 
 def simulators(config: TrainConfig, patience: float = PATIENCE_SECONDS) -> EnvPool:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Float32
 
 from fastr.agents.base import AbstractPolicy
 from fastr.core import EnvSpec, UserError
+from fastr.nn.moments import Moments
 from fastr.runs.checkpoints import Checkpoint
 from fastr.runs.directory import RunDirectory
 from fastr.training.config import TrainConfig, from_json
@@ -48,6 +49,8 @@ class Trained:
     _maps: RawFeatures | None = field(repr=False)
     """Of all seeds, stacked, on the host."""
 
+    _moments: Moments = field(repr=False)
+
     @classmethod
     def of(cls, path: Path, config: TrainConfig, checkpoint: Checkpoint) -> "Trained":
         """The first seed of a run at a checkpoint."""
@@ -55,7 +58,9 @@ class Trained:
         # Only what acting and encoding need is kept: optimisers and critics are let go.
         policies = jax.device_get(jax.vmap(Learner.policy)(cohort.learners))
         maps = jax.device_get(jax.vmap(Learner.feature_map)(cohort.learners))
-        return cls(path, config, spec, checkpoint.frames, config.seeds[0], policies, maps)
+        moments = jax.device_get(cohort.learners.moments)
+        frames, seed = checkpoint.frames, config.seeds[0]
+        return cls(path, config, spec, frames, seed, policies, maps, moments)
 
     def with_seed(self, seed: int) -> "Trained":
         """The same run at another of its seeds; no file is read again."""
@@ -109,6 +114,16 @@ class Trained:
     def leaves(self) -> list[np.ndarray]:
         """The arrays of this seed's policy, as `fastr.training.evaluate.compiled` takes them."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(self.policy)]
+
+    @property
+    def mean(self) -> Float[np.ndarray, " state"]:
+        """Of every entry of the observations during training."""
+        return np.asarray(self._chosen(self._moments).mean)
+
+    @property
+    def std(self) -> Float[np.ndarray, " state"]:
+        """Standard deviation of the same."""
+        return np.asarray(self._chosen(self._moments).std)
 
     @cached_property
     def policy(self) -> AbstractPolicy:
