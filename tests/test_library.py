@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Dict
 
 import fastr
 from fastr.core import UserError
+from fastr.export import numpy_policy
 from fastr.runs.contract import Contract
 
 SMALL = {"frame_skip": 1, "random_frames": 40, "eval_frames": 200, "eval_episodes": 1}
@@ -84,10 +85,28 @@ def test_the_contract_names_every_entry(run):
     assert [(e["low"], e["high"]) for e in found["action"]] == [(-2.0, 6.0)] * 2
     assert found["action_seconds"] == 0.02
     assert Contract.from_json(found, "") == run.contract
-    assert run.contract.columns == ["joints[0]", "joints[1]", "joints[2]", "joints[3]", "aim"]
     for name in ("observation", "action", "action_shape", "frame_skip"):
         with pytest.raises(UserError, match="contract"):
             Contract.from_json({key: found[key] for key in found if key != name} | {name: None}, "")
+
+
+def test_a_recording_is_compared_with_training(run, tmp_path):
+    environment, seen = arm(), []
+    for seed in range(20):
+        seen.append(environment.reset(seed=seed)[0])
+    recording = {name: np.stack([one[name] for one in seen]) for name in seen[0]}
+    run.export(tmp_path / "policy", "safetensors")
+    for policy in (run.policy(), numpy_policy.load(tmp_path / "policy" / "policy.safetensors")):
+        assert policy.check(recording) == []
+        degrees = recording | {"joints": np.rad2deg(recording["joints"])}
+        assert [line.split(":")[0] for line in policy.check(degrees)] == [
+            f"joints[{i}]" for i in range(4)
+        ]
+        aim_first = np.concatenate([recording["aim"], recording["joints"].reshape(20, 4)], axis=1)
+        assert "aim" in policy.check(aim_first)[-1]
+        action, _ = policy.predict(seen[0])
+        np.testing.assert_allclose(action, run.policy().predict(seen[0])[0], atol=1e-5)
+        assert action.shape == (1, 2)
 
 
 def test_a_callback_stops_and_a_run_goes_on(tmp_path):

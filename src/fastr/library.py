@@ -16,7 +16,8 @@ from jaxtyping import Float, Float32
 from fastr import envs
 from fastr.core import Preset, RunError, UserError, nearest
 from fastr.envs.processes import WorkerError
-from fastr.export.export import Format, write_policy
+from fastr.export.export import Format, statistics, write_policy
+from fastr.export.numpy_policy import flat, unlike
 from fastr.export.play import greedy_returns, unseen_episodes
 from fastr.runs import RunDirectory, RunWriter
 from fastr.runs.contract import CONTRACT, Contract
@@ -64,8 +65,17 @@ class Policy:
         An observation is what the environment returns: an array, or a dict of arrays by name. Each
         new number of observations compiles once.
         """
-        normalized = self.trained.act(self.contract.flat(observation))
+        normalized = self.trained.act(_flat(observation, self.contract))
         return self.contract.commands(normalized), None
+
+    def check(self, observations: object) -> list[str]:
+        """One line for each entry of a recording (100 steps, say) that is unlike training.
+
+        An entry is named if its mean is far from training's, or its spread much larger: it may be
+        in another unit, or in another's place.
+        """
+        facts = self.contract.to_json() | {"statistics": statistics(self.trained)}
+        return unlike(_flat(observations, self.contract), facts)
 
 
 class Run:
@@ -106,7 +116,7 @@ class Run:
     ) -> Float32[np.ndarray, "*batch feature"]:
         """The features psi(s, a) that the critics read; actions in the environment's own units."""
         normalized = self.contract.normalized(actions)
-        return self.trained(seed).features(self.contract.flat(observations), normalized)
+        return self.trained(seed).features(_flat(observations, self.contract), normalized)
 
     def curve(self) -> "DataFrame":
         """Every evaluation as a row: frames, seed, return."""
@@ -183,6 +193,14 @@ def load(path: str | Path, *, env: Env | None = None) -> Run:
         warnings.warn(message, stacklevel=2)
     trained = Trained.of(directory.path, config, checkpoint)
     return Run(directory.path, trained, Contract.read(directory.path / CONTRACT))
+
+
+def _flat(observation: object, contract: Contract) -> np.ndarray:
+    """An observation's entries in order; UserError unless it has the contract's parts."""
+    try:
+        return flat(observation, contract.to_json()["observation"])
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def task_of(env: Env) -> str:

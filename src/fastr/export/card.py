@@ -30,18 +30,18 @@ The return is the undiscounted sum of rewards of one episode under the greedy po
 | `normalized_action` | float32 | (batch, {actions}) | the same before scaling, in [-1, 1] |
 
 Observation statistics and action scaling are inside: feed what the simulator gives, apply what
-comes out. Each action is held for {frames}, i.e. steps of the simulator.{shift}
+comes out. Each action is held for {frames}, i.e. steps of the simulator{seconds}.{shift}
 
 Entries of `observation`, in order:
 
-| entries | part |
-|---|---|
+| entries | part | shape | unit |
+|---|---|---|---|
 {observation}
 
 Entries of `action`, in order:
 
-| entry | actuator | low | high |
-|---|---|---|---|
+| entry | actuator | low | high | unit |
+|---|---|---|---|---|
 {action}
 
 ## Files
@@ -77,7 +77,8 @@ def model_card(facts: dict[str, Any], files: tuple[str, ...]) -> str:
         "licence": facts["license"],
     }
     actuators = (
-        f"| {i} | {markdown(entry['name'])} | {entry['low']:g} | {entry['high']:g} |"
+        f"| {i} | {markdown(entry['name'])} | {entry['low']:g} | {entry['high']:g} "
+        f"| {unit(entry)} |"
         for i, entry in enumerate(facts["action"])
     )
     return TEMPLATE.format(
@@ -87,6 +88,7 @@ def model_card(facts: dict[str, Any], files: tuple[str, ...]) -> str:
         states=sum(part["size"] for part in facts["observation"]),
         actions=len(facts["action"]),
         frames=counted(facts["frame_skip"], "frame"),
+        seconds=held(facts["action_seconds"]),
         shift=" The shift after the @\nin the task happens after the policy." if shifted else "",
         observation="\n".join(map(observation_row, facts["observation"])),
         action="\n".join(actuators),
@@ -117,8 +119,20 @@ def return_lines(facts: dict[str, Any]) -> list[str]:
     return lines or ["Not measured."]
 
 
+def held(seconds: float | None) -> str:
+    """How long an action is held, where the environment tells."""
+    return "" if seconds is None else f"; {seconds:g} s"
+
+
 def observation_row(part: dict[str, Any]) -> str:
     """One part of an observation."""
     first, last = part["first"], part["first"] + part["size"] - 1
     entries = str(first) if first == last else f"{first} to {last}"
-    return f"| {entries if part['size'] else 'none'} | {markdown(part['name'])} |"
+    shape = " x ".join(map(str, part["shape"])) or "one number"
+    place = entries if part["size"] else "none"
+    return f"| {place} | {markdown(part['name'])} | {shape} | {unit(part)} |"
+
+
+def unit(entry: dict[str, Any]) -> str:
+    """The unit that the environment names, or that there is none."""
+    return markdown(entry["unit"] or "not stated")

@@ -1,7 +1,8 @@
 """Run a policy exported by `fastr export --format safetensors`: this file and NumPy are enough.
 
 policy = load("policy.safetensors")
-action = policy(observation)  # in the environment's own units; (n, entries) works too
+action, _ = policy.predict(observation)  # one or several, in the environment's own units
+print(policy.check(observations))  # entries of a recording that do not look like training
 
 The layout is in fastr's docs/export.md. Nothing in the file is executed.
 """
@@ -22,6 +23,15 @@ class Policy:
         self.facts = facts  # task, method, seed, frames, inputs and outputs, ...
         self.arrays = arrays
 
+    def predict(self, observation, state=None, episode_start=None, deterministic=True):  # noqa: ARG002, FBT002
+        """The action, and None; as in Stable-Baselines3. Of a dict, the parts are taken by name."""
+        action = self(flat(observation, self.facts["observation"]))
+        return action.reshape(action.shape[:-1] + tuple(self.facts["action_shape"])), None
+
+    def check(self, observations):
+        """One line for each entry of a recording (100 steps, say) that is unlike training."""
+        return unlike(flat(observations, self.facts["observation"]), self.facts)
+
     def __call__(self, observation, output="action"):
         """Actions in the environment's units, or in [-1, 1] if output="normalized_action"."""
         observation = np.asarray(observation, np.float32)
@@ -37,6 +47,50 @@ class Policy:
             arrays = [self.arrays[name] for name in step["arrays"]]
             values[step["output"]] = OPERATIONS[step["op"]](*inputs, *arrays)
         return values[output]
+
+
+def flat(observation, parts):
+    """The entries of an observation in order, from an array of them or from a dict by name."""
+    if not isinstance(observation, dict):
+        return np.asarray(observation, np.float32)
+    if set(observation) != {part["name"] for part in parts}:
+        wanted = ", ".join(part["name"] for part in parts)
+        raise ValueError(f"The observation has {', '.join(observation)}; it must have {wanted}.")
+    entries = []
+    for part in parts:
+        values = np.asarray(observation[part["name"]], np.float32)
+        batch = values.shape[: values.ndim - len(part["shape"])]
+        if values.shape[len(batch) :] != tuple(part["shape"]):
+            raise ValueError(
+                f"{part['name']} has shape {values.shape}; it must be {tuple(part['shape'])}, or "
+                "(n, ...) for several."
+            )
+        entries.append(values.reshape(*batch, part["size"]))
+    return np.concatenate(entries, -1)
+
+
+def unlike(observations, facts, far=4.0):
+    """One line for each entry that is far from training: in its mean, or in its spread.
+
+    Far is in units of the entry's standard deviation in training. What is found may be in another
+    unit or in another's place. Two entries that look alike can be exchanged without being found.
+    """
+    rows = np.asarray(observations, np.float64).reshape(-1, np.shape(observations)[-1])
+    names = [
+        part["name"] if part["size"] == 1 else f"{part['name']}[{i}]"
+        for part in facts["observation"]
+        for i in range(part["size"])
+    ]
+    if rows.shape[1] != len(names):
+        raise ValueError(f"The observations have {rows.shape[1]} entries, not {len(names)}.")
+    lines = []
+    statistics = facts["statistics"]["mean"], facts["statistics"]["std"]
+    for name, row, mean, std in zip(names, rows.T, *statistics, strict=True):
+        usual = max(std, 1e-3)
+        if abs(row.mean() - mean) > far * usual or row.std() > far * usual:
+            here = f"{row.mean():.3g} +- {row.std():.3g}"
+            lines.append(f"{name}: {here} here, {mean:.3g} +- {std:.3g} in training")
+    return lines
 
 
 def layer_norm(x, weight, bias):

@@ -134,41 +134,6 @@ class Contract:
             "action_seconds": None if seconds is None else seconds * self.frame_skip,
         }
 
-    @property
-    def state_dim(self) -> int:
-        """Entries of an observation."""
-        return sum(part.size for part in self.observation)
-
-    @property
-    def columns(self) -> list[str]:
-        """A name for every entry of an observation."""
-        return [
-            part.name if part.size == 1 else f"{part.name}[{i}]"
-            for part in self.observation
-            for i in range(part.size)
-        ]
-
-    def flat(self, observation: object) -> Float32[np.ndarray, "*batch state"]:
-        """An observation's entries in order: from an array of them, or from a dict by name."""
-        if not isinstance(observation, Mapping):
-            return np.asarray(observation, np.float32)
-        names = [part.name for part in self.observation]
-        if set(observation) != set(names):
-            raise UserError(
-                f"The observation has {', '.join(map(str, observation))}; "
-                f"it must have {', '.join(names)}."
-            )
-        parts = []
-        for part in self.observation:
-            values = np.asarray(observation[part.name], np.float32)
-            batch = values.shape[: values.ndim - len(part.shape)]
-            if values.shape != (*batch, *part.shape):
-                raise UserError(
-                    f"{part.name} has shape {values.shape}; it must be {part.shape}, or (n, ...)."
-                )
-            parts.append(values.reshape(*batch, part.size))
-        return np.concatenate(parts, axis=-1)
-
     def commands(
         self, normalized: Float[np.ndarray, "*batch action"]
     ) -> Float32[np.ndarray, "..."]:
