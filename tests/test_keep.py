@@ -42,7 +42,7 @@ def adapted(request, spec):
 
         source = filled(learner(keep, 0)(spec, "nothing"), rows[0])
         source, _ = source.improve(jnp.int32(16), jnp.int32(0))
-        fresh = filled(learner(keep, 1)(spec, keep).inherit(source), rows[1])
+        fresh = filled(learner(keep, 1)(spec, keep).inherit(source, keep), rows[1])
         improved = lambda i, one: one.improve(jnp.int32(16), i)[0]  # noqa: E731
         return source, fresh, jax.lax.fori_loop(0, UPDATES, improved, fresh)
 
@@ -81,9 +81,21 @@ def test_observation_statistics_are_the_sources(adapted):
     assert all(same(after.moments, source.moments))
 
 
-def test_nothing_kept_is_nothing_inherited(spec):
+def test_all_is_everything_but_the_optimisers(spec):
     source, fresh = (learner("encoder", seed)(spec, "nothing") for seed in (0, 1))
-    assert all(same(fresh.inherit(source), fresh))
+    rows = np.random.default_rng(0).normal(size=(8, spec.row_dim)).astype(np.float32)
+    for i, row in enumerate(rows):
+        source = source.observe(jnp.asarray(row), jnp.int32(i))
+    source, _ = jax.jit(Learner.improve)(source, jnp.int32(8), jnp.int32(0))
+    after = fresh.inherit(source, "all")
+    assert all(same(after.agent.networks(), source.agent.networks()))
+    assert all(same(after.agent.target, source.agent.target))
+    assert all(same(after.moments, source.moments))
+    assert all(same(after.agent.critics.moments, fresh.agent.critics.moments))
+    assert all(same(after.replay, fresh.replay))
+    part = fresh.inherit(source, "representation")
+    assert all(same(part.agent.representation.net, source.agent.representation.net))
+    assert all(same(part.agent.critics.net, fresh.agent.critics.net))
 
 
 @pytest.mark.parametrize(

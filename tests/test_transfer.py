@@ -15,7 +15,7 @@ from fastr.training.config import from_json, preset, to_json
 from fastr.training.learner import Engine
 from fastr.training.loop import begin as start
 from fastr.training.loop import check_possible, train
-from fastr.training.state import heritage, inherited
+from fastr.training.state import heritage, inherited, legacy
 
 TASK, PENDULUM = "gym:Pendulum-v1", EnvSpec(3, 1)
 
@@ -44,7 +44,8 @@ def source(tmp_path_factory):
 
 
 def heir(origin, **changes):
-    options = {"keep": "state-factor", "task": f"{TASK}@degradation:1", "source": str(origin.path)}
+    options = {"keep": "state-factor", "task": f"{TASK}@degradation:1"}
+    options |= {"init": str(origin.path), "init_parts": changes.get("keep", "state-factor")}
     return tiny(**(options | changes))
 
 
@@ -93,9 +94,10 @@ def test_some_seeds_of_the_source_are_enough(source):
     [
         ({"method": "ctrl-sr", "keep": "encoder"}, "was trained by fastr, this run is by ctrl-sr"),
         ({"seeds": (3, 8)}, "has no seed 8"),
-        ({"source": "nowhere"}, "nowhere is not a run directory"),
-        ({"frame_skip": 1}, "was trained with --frame-skip 2, this run has 1: what is kept"),
+        ({"init": "nowhere"}, "nowhere is not a run directory"),
+        ({"frame_skip": 1}, "was trained with --frame-skip 2, this run has 1: what is taken"),
         ({"task": "gym:InvertedPendulum-v5"}, "has 4 and 1"),
+        ({"init_parts": "encoder"}, "all, representation or state-factor is"),
     ],
 )
 def test_a_wrong_source_is_refused_before_anything_is_written(source, changes, message, tmp_path):
@@ -123,6 +125,16 @@ def test_an_encoder_of_another_form_is_refused_and_what_is_not_kept_may_differ(s
     heritage(with_form(config, noise_levels=3, reward_weight=0.5, head_dim=4))
 
 
+def test_networks_of_other_sizes_are_refused_by_name(source):
+    config = replace(heir(source), init_parts="all")
+    legacy(config, PENDULUM)
+    other = replace(config, agent=replace(config.agent, actor_dim=12))
+    with pytest.raises(UserError, match="sizes: --actor-dim is 8 there and 12 here"):
+        legacy(other, PENDULUM)
+    legacy(replace(other, init_parts="representation"), PENDULUM)
+    assert (config.uniform_steps, other.random_steps) == (0, 50)
+
+
 def test_a_source_without_a_checkpoint_is_refused_before_anything_is_written(refused, tmp_path):
     source = RunWriter.create(tmp_path / "empty", {"train": to_json(tiny()), "provenance": {}})
     source.close()
@@ -132,7 +144,7 @@ def test_a_source_without_a_checkpoint_is_refused_before_anything_is_written(ref
 
 
 def test_a_run_with_a_checkpoint_needs_its_source_no_more(source, adapted, tmp_path):
-    config = heir(source, source="nowhere")
+    config = heir(source, init="nowhere")
     check_possible(config, adapted.path)
     with pytest.raises(UserError, match="nowhere is not a run directory"):
         check_possible(config, tmp_path)

@@ -1,7 +1,7 @@
 """The promise of an agent: what the engine that trains it, evaluation and export ask of it."""
 
 import abc
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -14,6 +14,8 @@ from fastr.nn.precision import Precision
 from fastr.transition import Transition
 
 Tree = TypeVar("Tree")
+Part = Literal["all", "representation", "state-factor", "encoder"]
+"""What an agent may take from another."""
 
 
 class AgentConfig(abc.ABC):
@@ -108,9 +110,17 @@ class AbstractAgent(eqx.Module):
         """Names of the networks that never move; with any, observation statistics are fixed too."""
         return ()
 
-    def inherit(self, source: "AbstractAgent") -> "AbstractAgent":  # noqa: ARG002
-        """With the part that never moves taken from another agent of the same method."""
-        return self
+    def inherit(self, source: "AbstractAgent", part: Part) -> "AbstractAgent":
+        """With a part of another agent of the same sizes; optimisers start anew."""
+        if part != "all":
+            raise UserError(f"--init-parts {part} is not possible: this method has no {part}.")
+        theirs = dict(jax.tree_util.tree_flatten_with_path(source)[0])
+
+        def taken(path: tuple, ours: Array) -> Array:
+            optimiser = any(getattr(key, "name", "") == "moments" for key in path)
+            return ours if optimiser else theirs[path]
+
+        return jax.tree_util.tree_map_with_path(taken, self)
 
     @abc.abstractmethod
     def networks(self) -> dict[str, PyTree]:

@@ -18,7 +18,7 @@ from fastr.agents.actor_critic import (
     stacked_critics,
     worst_error,
 )
-from fastr.agents.base import AbstractAgent, AgentConfig
+from fastr.agents.base import AbstractAgent, AgentConfig, Part
 from fastr.core import LARGEST_BATCH, EnvSpec, UserError, require
 from fastr.nn.networks import MLP, Head
 from fastr.nn.optim import Adam, Layout, Metrics, Parameters, Trainable, polyak
@@ -85,7 +85,7 @@ class SpectralConfig(AgentConfig):
     """Scale observations by running statistics (App. Shared Training Protocol)."""
     keep: Keep = "nothing"
     """The part of the representation that stays fixed, with the observation statistics: the
-    state factor phi_s, or a joint encoder as a whole (Sec. Modular Reuse). Taken from --source."""
+    state factor phi_s, or a joint encoder as a whole (Sec. Modular Reuse). Taken from --init."""
 
     @property
     def precision(self) -> Precision:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -255,12 +255,20 @@ class Spectral(AbstractDeterministicAgent):
         names = {"nothing": (), "state-factor": ("state_encoder",), "encoder": ("joint_encoder",)}
         return names[self.config.keep]
 
-    def inherit(self, source: AbstractAgent) -> "Spectral":
-        """With what the configuration keeps taken from another agent, target copy included."""
-        if not self.kept_networks:
-            return self
+    def inherit(self, source: AbstractAgent, part: Part) -> AbstractAgent:
+        """With a part of another agent, target copy included; optimisers start anew."""
+        if part == "all":
+            return super().inherit(source, part)
         assert isinstance(source, Spectral)
-        keep = self.config.keep
+        if part == "representation":
+            online = replace(self.representation, parameters=source.representation.parameters)
+            target = replace(self.target, representation=source.target.representation)
+            return replace(self, representation=online, target=target)
+        if part != (keep := self.config.representation.keepable):
+            raise UserError(
+                f"--init-parts {part} is not possible with this representation; "
+                f"all, representation or {keep} is."
+            )
         kept = getattr(source.representation.net, ENCODERS[keep])
         online, target = (
             Layout.of(net).pack(with_kept(net, keep, lambda _: kept))

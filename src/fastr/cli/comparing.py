@@ -27,7 +27,8 @@ from fastr.runs.provenance import commit
 from fastr.runs.summary import LAST
 from fastr.studies.experiments import EXPERIMENTS, FRAMES, SEEDS, Grid, Name, Unit, parted
 
-OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--source", "--keep", "--json")
+OWN = ("--method", "--preset", "--seeds", "--frames", "--out", "--init", "--init-parts", "--keep")
+OWN += ("--json",)
 """Options of `fastr train` that a sweep sets itself."""
 ANSWER = "waiting for the runs to save; Ctrl-C again ends them at once."
 

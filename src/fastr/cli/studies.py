@@ -163,9 +163,12 @@ class Transfer:
         """One run: the source's configuration on the shifted body."""
         frames = source.frames if self.frames is None else self.frames
         agent = replace(source.agent, keep=keep)
-        origin = "" if keep == "nothing" else str(path.resolve())
+        agent = replace(source.agent, keep="nothing")
         task = self.shifted(source)
-        config = replace(source, task=task, agent=agent, frames=frames, source=origin)
+        config = replace(source, task=task, agent=agent, frames=frames, init="", init_parts="all")
+        if keep != "nothing":
+            agent = replace(agent, keep=keep)
+            config = replace(config, init=str(path.resolve()), init_parts=keep, agent=agent)
         label = "scratch" if keep == "nothing" else f"keep-{keep}"
         return Condition(path, f"{config.method}-{label}", config)
 
@@ -190,7 +193,7 @@ class Transfer:
         moved = [
             {"condition": c.label, "seed": seed, "what": what, "value": value}
             for c in conditions
-            if c.config.source
+            if c.config.init
             for (seed, what), value in changes(
                 RunDirectory.open(c.source), RunDirectory.open(out / c.label)
             ).items()

@@ -52,7 +52,7 @@ EXTRA_TASKS = ("finger-spin", "hopper-hop", "fish-swim")
 """Three more, ours: the paper's figure has 13 tasks with 2 to 38 action dimensions and does not
 name them. These have 2, 4 and 5, where Table 1 has none."""
 # Neither what was learned nor how it was measured; budgets are compared task by task.
-NOT_SETTINGS = ("seeds", "task", "frames", "source", "method", "preset")
+NOT_SETTINGS = ("seeds", "task", "frames", "init", "init_parts", "method", "preset")
 NOT_SETTINGS += ("checkpoint_frames", "keep_checkpoints", "agent.representation.groups")
 
 Curve = tuple[tuple[int, float], ...]

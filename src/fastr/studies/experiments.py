@@ -206,7 +206,7 @@ def _shifted(
     conditions = []
     for method, source in zip(grid.methods, sources, strict=True):
         part = "encoder" if method in JOINT_METHODS else "state-factor"
-        origin = ("--keep", part, "--source", str(source.product))
+        origin = ("--keep", part, "--init", str(source.product), "--init-parts", part)
         kept = f"{place}/{method}-keep-{part}"
         conditions += [
             grid.run(kept, body, method, seeds, *origin, needs=(source,)),

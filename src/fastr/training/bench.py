@@ -222,7 +222,7 @@ def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[
     evaluation ends before the last step, the share of steps during it is given.
     """
     # Updates from the first steps on; what the networks learn does not matter to the time.
-    config = replace(config, random_frames=config.frame_skip, checkpoint_frames=0, source="")
+    config = replace(config, random_frames=config.frame_skip, checkpoint_frames=0)
     workers = evaluation_workers(len(config.seeds), config.eval_episodes)
     with (
         TemporaryDirectory() as folder,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from fastr.agents.base import AgentConfig
+from fastr.agents.base import AgentConfig, Part
 from fastr.agents.sac import SACConfig
 from fastr.agents.spectral import SpectralConfig
 from fastr.agents.td3 import TD3Config
@@ -121,9 +121,12 @@ class TrainConfig:
     """Frames between checkpoints; 0 keeps only the one at the end."""
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept."""
-    source: Annotated[str, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = ""
-    """Directory of the run that what --keep names is taken from, seed by seed (Sec. Modular
-    Reuse)."""
+    init: Annotated[str, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = ""
+    """Run to start from: its networks and observation statistics, seed by seed (a run of one seed
+    serves all). With a whole policy, no action is random."""
+    init_parts: Part = "all"
+    """What to take from it: all networks, the representation alone, or of that the state factor
+    (fastr) or the joint encoder (ctrl-sr)."""
 
     def __post_init__(self):
         counts = ("frames", "frame_skip", "eval_frames", "eval_episodes", "replay_capacity")
@@ -138,10 +141,9 @@ class TrainConfig:
                     f"--frame-skip {self.frame_skip}."
                 )
         require_seeds(self.seeds)
-        if self.source and getattr(self.agent, "keep", "nothing") == "nothing":
-            raise UserError(
-                f"--source {self.source} without --keep: name the part to take from it."
-            )
+        keep = getattr(self.agent, "keep", "nothing")
+        if keep != "nothing" and not self.init:
+            raise UserError(f"--keep {keep} needs --init RUN, the run to take it from.")
 
     @property
     def agent_steps(self) -> int:
@@ -152,6 +154,11 @@ class TrainConfig:
     def random_steps(self) -> int:
         """Agent steps with random actions; also the step of the first update."""
         return self.random_frames // self.frame_skip
+
+    @property
+    def uniform_steps(self) -> int:
+        """Agent steps with uniformly random actions: none if there is a policy from the start."""
+        return 0 if self.init and self.init_parts == "all" else self.random_steps
 
     @property
     def updates(self) -> int:
@@ -211,10 +218,10 @@ def grounded(config: TrainConfig) -> TrainConfig:
     """The configuration with everything that depends on this machine and task written out.
 
     Groups of body parts are resolved for the task's robot, the task has its canonical spelling, and
-    the path of the source is absolute.
+    the path of the run it starts from is absolute.
     """
-    source = config.source and str(Path(config.source).resolve())
-    config = replace(config, task=spelled(config.task), source=source)
+    init = config.init and str(Path(config.init).resolve())
+    config = replace(config, task=spelled(config.task), init=init)
     representation = getattr(config.agent, "representation", None)
     if not isinstance(representation, TreeConfig) or "|" in representation.groups:
         return config

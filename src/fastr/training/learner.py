@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig, FeatureMap, chosen
+from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig, FeatureMap, Part, chosen
 from fastr.core import EnvSpec
 from fastr.nn import stream
 from fastr.nn.moments import Moments
@@ -89,11 +89,9 @@ class Learner(eqx.Module):
             return learner
         return replace(learner, moments=self.moments.update(row[self.spec.row["state"]]))
 
-    def inherit(self, source: "Learner") -> "Learner":
-        """The learner with the kept parts of another."""
-        if not self.agent.kept_networks:
-            return self
-        return replace(self, agent=self.agent.inherit(source.agent), moments=source.moments)
+    def inherit(self, source: "Learner", part: Part) -> "Learner":
+        """The learner with a part of another, and with its observation statistics."""
+        return replace(self, agent=self.agent.inherit(source.agent, part), moments=source.moments)
 
     def explore(
         self, state: Float[Array, " state"], steps: Int[Array, ""], random_steps: int

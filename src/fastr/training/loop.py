@@ -297,8 +297,8 @@ def check_possible(config: TrainConfig, path: Path) -> None:
     """Raise UserError for a run that cannot be in this directory, before anything is written."""
     spec = envs.ending_spec(config.task, config.frame_skip)
     check_fits(config, spec)
-    # After the first checkpoint a run needs no source: it holds what it took over.
-    if config.source and not saved_frames(path):
+    # After the first checkpoint a run holds what it took over.
+    if config.init and not saved_frames(path):
         legacy(config, spec)
 
 
@@ -345,7 +345,7 @@ def train(
             pool.spec,
             config.seeds,
             capacity=config.capacity,
-            random_steps=config.random_steps,
+            random_steps=config.uniform_steps,
         )
         trainer = Trainer(config, run, pool, evaluator, engine)
         trainer.listeners.extend(listeners)

@@ -19,7 +19,7 @@ from fastr.runs.directory import RunDirectory
 from fastr.runs.untrusted import number, whole_numbers
 from fastr.training import replay as ring
 from fastr.training.config import TrainConfig, from_json
-from fastr.training.learner import Cohort, Engine, Learner
+from fastr.training.learner import Cohort, Engine
 
 REPLAY = "learners.replay.rows"
 LEARNED = "learners.agent."
@@ -259,18 +259,21 @@ def saved_spec(arrays: dict[str, np.ndarray]) -> EnvSpec:
     return spec
 
 
+SEED = jax.ShapeDtypeStruct((1,), jnp.int32)
 NOT_KEPT = ("noise_levels", "reward_weight", "fourier_dim", "head_dim", "precision")
-"""Settings of a representation that a kept encoder does not depend on."""
+"""Settings of a representation that its encoders do not depend on."""
 
 
 def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:
-    """The cohort with the kept parts of its source, seed by seed."""
-    if not config.source:
+    """The cohort with parts of the run it starts from, seed by seed."""
+    if not config.init:
         return cohort
     old, origin = legacy(config, spec)
-    chosen = np.asarray([origin.seeds.index(seed) for seed in config.seeds])
+    alone = len(origin.seeds) == 1
+    chosen = np.asarray([0 if alone else origin.seeds.index(seed) for seed in config.seeds])
     old = jax.tree.map(lambda leaf: leaf[chosen], old.learners)
-    moved = jax.jit(jax.vmap(Learner.inherit))(cohort.learners, old)
+    inherit = jax.vmap(lambda ours, theirs: ours.inherit(theirs, config.init_parts))
+    moved = jax.jit(inherit)(cohort.learners, old)
     placed = jax.tree.map(
         lambda new, was: jax.device_put(new, was.sharding), moved, cohort.learners
     )
@@ -278,20 +281,49 @@ def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:
 
 
 def legacy(config: TrainConfig, spec: EnvSpec) -> tuple[Cohort, TrainConfig]:
-    """All seeds of the source run, and its configuration; UserError unless they fit."""
+    """All seeds of the run to start from, and its configuration; UserError unless they fit."""
     source, origin = heritage(config)
     old, body = saved_cohort(origin, source.latest())
     if body != spec:
         raise UserError(
-            f"{config.source} was trained on another robot: it has {body.in_words}, "
+            f"{config.init} was trained on another robot: it has {body.in_words}, "
             f"{config.task} has {spec.state_dim} and {spec.action_dim}."
+        )
+    # Tried without arrays: a part that this method lacks, or sizes that differ, are found here.
+    agents = [
+        jax.eval_shape(lambda seeds, c=c: Cohort.init(c.agent, spec, 1, seeds), SEED).learners
+        for c in (config, origin)
+    ]
+    inherit = jax.vmap(lambda ours, theirs: ours.inherit(theirs, config.init_parts))
+    moved = jax.eval_shape(inherit, *agents)
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(one)] for one in (agents[0], moved)]
+    if shapes[0] != shapes[1]:
+        raise UserError(
+            f"{config.init} has networks of other sizes: {different_settings(config, origin)}."
         )
     return old, origin
 
 
+def different_settings(config: TrainConfig, origin: TrainConfig) -> str:
+    """The settings of the agent that differ, both values of each."""
+    ours, theirs = (leaves_of(asdict(each.agent)) for each in (config, origin))
+    return "; ".join(
+        f"{option(name)} is {theirs.get(name)} there and {ours.get(name)} here"
+        for name in ours | theirs
+        if ours.get(name) != theirs.get(name)
+    )
+
+
+def leaves_of(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings of an agent and of its representation by name."""
+    inner = [value for value in values.values() if isinstance(value, dict)]
+    flat = {name: value for name, value in values.items() if not isinstance(value, dict)}
+    return {name: value for part in (flat, *inner) for name, value in part.items()}
+
+
 def heritage(config: TrainConfig) -> tuple[RunDirectory, TrainConfig]:
-    """The source run and its configuration; UserError unless this run can inherit from it."""
-    source = RunDirectory.open(Path(config.source))
+    """The run to start from and its configuration; UserError unless this run can."""
+    source = RunDirectory.open(Path(config.init))
     origin = from_json(source.config["train"])
     check_heritage(config, origin)
     return source, origin
@@ -301,27 +333,27 @@ def check_heritage(config: TrainConfig, origin: TrainConfig) -> None:
     """Raise UserError unless a run of this configuration can inherit from one of `origin`."""
     if config.method != origin.method:
         raise UserError(
-            f"{config.source} was trained by {origin.method}, this run is by {config.method}: "
+            f"{config.init} was trained by {origin.method}, this run is by {config.method}: "
             "only the same method has the same parts."
         )
-    if missing := [seed for seed in config.seeds if seed not in origin.seeds]:
+    missing = [seed for seed in config.seeds if seed not in origin.seeds]
+    if missing and len(origin.seeds) > 1:
         raise UserError(
-            f"{config.source} has no seed {missing[0]}; its seeds are {list(origin.seeds)}."
+            f"{config.init} has no seed {missing[0]}; its seeds are {list(origin.seeds)}."
         )
     ours, theirs = (shaping(each) for each in (config, origin))
     for name, value in theirs.items():
         if ours.get(name) != value:
             raise UserError(
-                f"{config.source} was trained with {option(name)} {value}, this run has "
-                f"{ours.get(name)}: what is kept needs the same sizes and inputs."
+                f"{config.init} was trained with {option(name)} {value}, this run has "
+                f"{ours.get(name)}: what is taken needs the same sizes and inputs."
             )
 
 
 def shaping(config: TrainConfig) -> dict[str, Any]:
-    """Settings that a kept encoder depends on: its sizes, and the units of its inputs."""
+    """Settings that an encoder depends on: its form, and the units of its inputs."""
     agent = config.agent
-    assert isinstance(agent, SpectralConfig)
-    form = asdict(agent.representation)
+    form = asdict(agent.representation) if isinstance(agent, SpectralConfig) else {}
     return {name: form[name] for name in form if name not in NOT_KEPT} | {
         "normalize_observations": agent.normalize_observations,
         "frame_skip": config.frame_skip,
