@@ -191,13 +191,18 @@ def own_laps(method: str, task: str, seed: int, seconds: float) -> list[tuple]:
             return spent - start - compiling
 
         engine = Engine(
-            config.agent, pool.spec, (seed,), capacity=CAPACITY, random_steps=config.random_steps
+            config.agent,
+            pool.spec,
+            (seed,),
+            capacity=CAPACITY,
+            random_steps=config.random_steps,
+            block_steps=config.block_steps,
         )
         trainer = Timed(config, run, pool, evaluator, engine)
         trainer.listeners.append(listen)
         trainer.begin(None)
         while (before := clock()) < seconds:
-            trainer.step()
+            trainer.block()
             if (step := clock() - before) > COMPILING:
                 compiling += step
         trainer.start_evaluation((trainer.state.next_step - 1) * FRAME_SKIP)

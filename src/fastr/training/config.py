@@ -121,13 +121,15 @@ class TrainConfig:
     """Frames between checkpoints; 0 keeps only the one at the end."""
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept."""
+    block_steps: int = 1
+    """Agent steps, and updates, handed to the device at once."""
     source: Annotated[str, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = ""
     """Directory of the run that what --keep names is taken from, seed by seed (Sec. Modular
     Reuse)."""
 
     def __post_init__(self):
         counts = ("frames", "frame_skip", "eval_frames", "eval_episodes", "replay_capacity")
-        require(self, *counts, "keep_checkpoints", low=1)
+        require(self, *counts, "keep_checkpoints", "block_steps", low=1)
         # Before the first update there must be something to learn from.
         require(self, "random_frames", low=self.frame_skip)
         require(self, "checkpoint_frames", low=0)
