@@ -208,7 +208,7 @@ def counters(run: RunDirectory) -> list[tuple]:
 
 
 def test_blocks_take_the_same_steps_and_resume_bit_for_bit(tmp_path, uninterrupted):
-    """Stopped after 121 steps, which divides blocks otherwise, and killed in the middle of one."""
+    """Stopped between two checkpoints, and killed in the middle of a block."""
     config = tiny(block_steps=12)
     with start(config, tmp_path / "whole") as writer:
         train(config, writer)
