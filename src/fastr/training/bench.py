@@ -26,7 +26,7 @@ from fastr.training.config import TrainConfig, to_json
 from fastr.training.cost import Products, products, state_bytes
 from fastr.training.evaluate import Evaluator, evaluation_workers, snapshots
 from fastr.training.learner import Cohort, Engine
-from fastr.training.loop import Trainer, simulators
+from fastr.training.loop import Trainer, engine_of, simulators
 
 STAGES = (
     "representation forward",
@@ -105,14 +105,7 @@ LOOP_SECONDS = 15.0
 
 def bench(config: TrainConfig, spec: EnvSpec, *, updates: int, repeats: int) -> dict[str, Any]:
     """Time updates of all seeds on random transitions, and everything that runs with them."""
-    engine = Engine(
-        config.agent,
-        spec,
-        config.seeds,
-        capacity=ROWS,
-        random_steps=config.random_steps,
-        block_steps=config.block_steps,
-    )
+    engine = engine_of(replace(config, replay_capacity=ROWS), spec)
     cohort = engine.init()
     generator = np.random.default_rng(0)
     for _ in range(config.agent.batch_size):

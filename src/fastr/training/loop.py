@@ -1,7 +1,10 @@
 """The training loop: act, learn while the simulators run, evaluate, record, save.
 
 The order is that of the paper's protocol but for one thing: the update of agent step t starts
-before the simulators take step t, so it samples from the transitions up to t - 1.
+before the simulators take step t, so it samples from the transitions up to t - 1. With blocks of
+several steps, a block's updates start before all its steps: they sample from the transitions before
+it, and its actions are those of the policy before it. So neither the device nor the simulators wait
+for the other within a block.
 """
 
 import math
@@ -15,7 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from fastr.core import RunError
+from fastr.core import EnvSpec, RunError
 from fastr.envs.processes import PATIENCE_SECONDS, EnvPool, Steps, usable_cores
 from fastr.runs.checkpoints import Checkpoint, Snapshot
 from fastr.runs.directory import RunWriter
@@ -296,6 +299,18 @@ class Trainer:
             self.start_evaluation((state.next_step - 1) * self.config.frame_skip)
 
 
+def engine_of(config: TrainConfig, spec: EnvSpec) -> Engine:
+    """The compiled programs of a run."""
+    return Engine(
+        config.agent,
+        spec,
+        config.seeds,
+        capacity=config.capacity,
+        random_steps=config.random_steps,
+        block_steps=config.block_steps,
+    )
+
+
 def simulators(config: TrainConfig, patience: float = PATIENCE_SECONDS) -> EnvPool:
     """One simulator per seed, awake between steps where cores are idle anyway."""
     # An update on a CPU takes all cores, and longer than it takes to wake a simulator. With an
@@ -334,15 +349,7 @@ def train(
             task, frame_skip, config.agent, workers=workers, patience_seconds=patience
         ) as evaluator,
     ):
-        engine = Engine(
-            config.agent,
-            pool.spec,
-            config.seeds,
-            capacity=config.capacity,
-            random_steps=config.random_steps,
-            block_steps=config.block_steps,
-        )
-        trainer = Trainer(config, run, pool, evaluator, engine)
+        trainer = Trainer(config, run, pool, evaluator, engine_of(config, pool.spec))
         trainer.listeners.extend(listeners)
         trainer.stopwatch.report = estimate
         trainer.begin(checkpoint)

@@ -98,17 +98,14 @@ class RunState:
         return [np.array(actions, np.float32).reshape(-1, size) for actions in self.actions]
 
     def hand_over(self, count: int) -> tuple[jax.Array, list[jax.Array]]:
-        """Hand the first transitions to the device; the next actions, still being computed.
-
-        And what acts until the next time.
-        """
+        """Hand over the first transitions; the next actions, and what acts until the next time."""
         arrived, count = self.engine.arrived(self.rows[:count], self.states)
         self.cohort, actions, actors = self.engine.interact(self.cohort, arrived, count)
         self.rows = self.rows[count:]
         return actions, actors
 
     def catch_up(self) -> None:
-        """Hand over all transitions but the last, which is as far as single steps would be."""
+        """Hand over all transitions but the last, as if each had been handed over alone."""
         if len(self.rows) > 1:
             self.hand_over(len(self.rows) - 1)
 
