@@ -49,7 +49,9 @@ class RunState:
     """Actions of each seed's current episode; replaying them restores the simulator."""
     rows: list[Float32[np.ndarray, "seed row"]] = field(default_factory=list)
     """The last transitions, not yet on the device."""
-    states: Float32[np.ndarray, "seed state"] = field(default_factory=lambda: np.zeros((0, 0)))
+    states: Float32[np.ndarray, "seed state"] = field(
+        default_factory=lambda: np.zeros((0, 0), np.float32)
+    )
     """Each seed's current observation."""
     started: float = field(default_factory=time.monotonic)
     """When the run began, on this process's clock, interruptions left out."""
