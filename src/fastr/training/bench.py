@@ -69,7 +69,9 @@ def stages(engine: Engine, cohort: Cohort, updates: int) -> tuple[Cohort, dict[s
     totals: dict[str, float] = dict.fromkeys(STAGES, 0.0)
     names = {match[1]: match[2] for match in INSTRUCTION.finditer(compiled.as_text())}
     for operation, milliseconds in traced(run).items():
-        totals[stage(names.get(operation, ""))] += milliseconds / updates
+        # What a loop or a branch runs is timed by itself.
+        if not operation.startswith(("while", "conditional")):
+            totals[stage(names.get(operation, ""))] += milliseconds / updates
     return cohort, totals
 
 
