@@ -432,10 +432,10 @@ def lived(engine, spec):
     actions = [np.asarray(engine.explore(cohort, states))]
     for step in range(1, STEPS + 1):
         rows, states = zip(*(experience(spec, seed, step) for seed in engine.seeds), strict=True)
-        cohort, chosen = engine.interact(cohort, np.hstack([rows, states]))
+        cohort, chosen, _ = engine.interact(cohort, np.hstack([rows, states]), 1)
         actions.append(np.asarray(chosen))
         if step > STEPS - UPDATES:
-            cohort, metrics = engine.improve(cohort, metrics)
+            cohort, metrics = engine.improve(cohort, metrics, 1)
     return start, np.stack(actions), np.asarray(metrics), cohort
 
 
@@ -552,15 +552,15 @@ def test_improve_works_in_place(company, spec):
     cohort, metrics = company.init(), company.no_metrics()
     for step in range(3):
         rows = np.stack([np.hstack(experience(spec, seed, step)) for seed in SEEDS])
-        cohort, _ = company.interact(cohort, rows)
+        cohort, *_ = company.interact(cohort, rows, 1)
     # Every array lies where it lay before, which an accelerator's recorded program relies on. What
     # belongs to NumPy, or is looked at by it, is not written over: hence a first update, and
     # nothing is read before the end.
-    cohort, metrics = company.improve(cohort, metrics)
+    cohort, metrics = company.improve(cohort, metrics, 1)
     places = addresses(cohort, metrics)
     for _ in range(3):
         previous = cohort, metrics
-        cohort, metrics = company.improve(*previous)
+        cohort, metrics = company.improve(*previous, 1)
         assert all(leaf.is_deleted() for leaf in jax.tree.leaves(previous))
         assert addresses(cohort, metrics) == places
     assert int(cohort.updates) == 4
@@ -582,16 +582,16 @@ def test_the_first_update_that_is_not_finite_is_remembered(company, spec):
             rows = np.stack([np.hstack(experience(spec, seed, step)) for seed in SEEDS])
             if broken:
                 rows[1, spec.row_dim - 2] = np.nan
-            cohort, _ = company.interact(cohort, rows)
+            cohort, *_ = company.interact(cohort, rows, 1)
         return cohort
 
     cohort = fill(cohort, broken=False)
     for _ in range(2):
-        cohort, metrics = company.improve(cohort, metrics)
+        cohort, metrics = company.improve(cohort, metrics, 1)
     assert np.all(np.isfinite(metrics))
     cohort = fill(cohort, broken=True)
     for _ in range(2):
-        cohort, metrics = company.improve(cohort, metrics)
+        cohort, metrics = company.improve(cohort, metrics, 1)
         np.testing.assert_array_equal(cohort.learners.broken_at, [-1, 2, -1])
     metrics = np.asarray(metrics)
     assert np.all(np.isfinite(metrics[[0, 2]]))

@@ -237,6 +237,29 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted):
     assert_same_end(path, uninterrupted)
 
 
+def counters(run: RunDirectory) -> list[tuple]:
+    names = ("kind", "seed", "frames", "updates")
+    return sorted(tuple(row[name] for name in names) for row in run.rows())
+
+
+def test_blocks_take_the_same_steps_and_resume_bit_for_bit(tmp_path, uninterrupted):
+    """Stopped between two checkpoints, and killed in the middle of a block."""
+    config = tiny(block_steps=12)
+    with start(config, tmp_path / "whole") as writer:
+        train(config, writer)
+    whole = RunDirectory.open(tmp_path / "whole")
+    assert counters(whole) == counters(uninterrupted)
+    calls = iter(range(10_000))
+    with start(config, tmp_path / "stopped") as writer:
+        train(config, writer, stopped=lambda: next(calls) == 14)
+    resume(tmp_path / "stopped")
+    with pytest.raises(Killed), start(config, tmp_path / "killed") as writer:
+        train(config, writer, listeners=(kill_at(400),))
+    resume(tmp_path / "killed")
+    for name in ("stopped", "killed"):
+        assert_same_end(tmp_path / name, whole)
+
+
 def test_a_checkpoint_is_of_its_moment_however_late_it_is_written(
     tmp_path, uninterrupted, monkeypatch
 ):
@@ -344,7 +367,7 @@ def poisoned(monkeypatch, name: str, value: float, frames: int) -> None:
 
     def spoil(trainer: Trainer) -> None:
         finish(trainer)
-        if trainer.state.next_step * trainer.config.frame_skip == frames:
+        if (trainer.state.next_step - 1) * trainer.config.frame_skip == frames:
             leaf = np.array(named_leaves(trainer.state.cohort)[name])
             leaf[1] = value
             leaves = named_leaves(trainer.state.cohort) | {name: leaf}
@@ -379,8 +402,8 @@ def test_no_program_changes_the_types_of_what_the_others_are_compiled_for(method
     arrived = np.zeros((2, spec.row_dim + spec.state_dim), np.float32)
     returns, over = np.zeros(2, np.float32), np.zeros(2, bool)
     for after in (
-        jax.eval_shape(engine._interact, start, arrived)[0],
-        jax.eval_shape(engine._improve, start, engine.no_metrics())[0],
+        jax.eval_shape(engine._interact, start, arrived, 1)[0],
+        jax.eval_shape(engine._improve, start, engine.no_metrics(), 1)[0],
         jax.eval_shape(engine._end_episodes, start, returns, over),
     ):
         assert types(after) == types(start)
@@ -417,12 +440,12 @@ engine = Engine(agent, spec, (3, 7), capacity=64, random_steps=0)
 cohort = engine.init()
 rows = np.random.default_rng(0).standard_normal((20, 2, spec.row_dim + 3), np.float32)
 for row in rows:
-    cohort, actions = engine.interact(cohort, row)
+    cohort, actions, _ = engine.interact(cohort, row, 1)
 metrics = engine.no_metrics()
 for _ in range(3):
-    cohort, metrics = engine.improve(cohort, metrics)
+    cohort, metrics = engine.improve(cohort, metrics, 1)
 parameters = cohort.learners.agent.critics.parameters.small
-program = engine.improve.lower(cohort, metrics).compile().as_text()
+program = engine.improve.lower(cohort, metrics, 1).compile().as_text()
 print(len(parameters.sharding.device_set), engine.improve._cache_size())
 print(sum(word in program for word in ("all-reduce(", "all-gather(", "collective-permute(")))
 ring.SLICE_BYTES = 7 * 2 * spec.row_dim * 4

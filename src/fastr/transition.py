@@ -13,7 +13,7 @@ Axis names in shape annotations that mean the same everywhere (others are local 
     row        numbers in one packed transition
     capacity   rows the replay can hold
     parameter  entries of a flat parameter vector
-    row_state  a packed transition and the state to act on next
+    row_state  packed transitions and the state to act on next
     metric     scalars logged per update
     dataset    datasets of one shape, trained side by side
     step       batches in one piece of an epoch

@@ -152,8 +152,7 @@ def own_laps(method: str, task: str, seed: int, seconds: float) -> list[tuple]:
     from fastr.runs.directory import RunWriter
     from fastr.training.config import preset, to_json
     from fastr.training.evaluate import Evaluator
-    from fastr.training.learner import Engine
-    from fastr.training.loop import Trainer, simulators
+    from fastr.training.loop import Trainer, engine_of, simulators
 
     config = replace(
         preset(task, method, "laptop"),
@@ -192,10 +191,7 @@ def own_laps(method: str, task: str, seed: int, seconds: float) -> list[tuple]:
             spent = time.process_time() + processor_seconds(simulator.pid)
             return spent - start - compiling
 
-        engine = Engine(
-            config.agent, pool.spec, (seed,), capacity=CAPACITY, random_steps=config.random_steps
-        )
-        trainer = Timed(config, run, pool, evaluator, engine)
+        trainer = Timed(config, run, pool, evaluator, engine_of(config, pool.spec))
         trainer.listeners.append(listen)
         trainer.begin(None)
         due = EVERY
@@ -203,7 +199,7 @@ def own_laps(method: str, task: str, seed: int, seconds: float) -> list[tuple]:
             if before >= due:
                 trainer.start_evaluation((trainer.state.next_step - 1) * FRAME_SKIP)
                 due += EVERY
-            trainer.step()
+            trainer.block()
             if (step := clock() - before) > COMPILING:
                 compiling += step
         trainer.start_evaluation((trainer.state.next_step - 1) * FRAME_SKIP)

@@ -26,7 +26,7 @@ from fastr.training.config import TrainConfig, to_json
 from fastr.training.cost import Products, products, state_bytes
 from fastr.training.evaluate import Evaluator, evaluation_workers, snapshots
 from fastr.training.learner import Cohort, Engine
-from fastr.training.loop import Trainer, simulators
+from fastr.training.loop import Trainer, engine_of, simulators
 
 STAGES = (
     "representation forward",
@@ -58,18 +58,20 @@ def stages(engine: Engine, cohort: Cohort, updates: int) -> tuple[Cohort, dict[s
     """
     program = engine.update_program(sequential_options())
     metrics = engine.no_metrics()
-    compiled = program.lower(cohort, metrics).compile()
-    cohort, metrics = jax.block_until_ready(compiled(cohort, metrics))
+    compiled = program.lower(cohort, metrics, 1).compile()
+    cohort, metrics = jax.block_until_ready(compiled(cohort, metrics, 1))
 
     def run() -> None:
         nonlocal cohort, metrics
         for _ in range(updates):
-            cohort, metrics = jax.block_until_ready(compiled(cohort, metrics))
+            cohort, metrics = jax.block_until_ready(compiled(cohort, metrics, 1))
 
     totals: dict[str, float] = dict.fromkeys(STAGES, 0.0)
     names = {match[1]: match[2] for match in INSTRUCTION.finditer(compiled.as_text())}
     for operation, milliseconds in traced(run).items():
-        totals[stage(names.get(operation, ""))] += milliseconds / updates
+        # What a loop or a branch runs is timed by itself.
+        if not operation.startswith(("while", "conditional")):
+            totals[stage(names.get(operation, ""))] += milliseconds / updates
     return cohort, totals
 
 
@@ -98,43 +100,48 @@ def traced(run: Callable[[], None]) -> dict[str, float]:
 SIMULATED_STEPS = 200
 ROWS = 5_000
 """Capacity of the replay that updates sample from."""
-WARM_STEPS = 3
+WARM_BLOCKS = 3
 LOOP_SECONDS = 15.0
 """Longest measurement of the loop."""
 
 
 def bench(config: TrainConfig, spec: EnvSpec, *, updates: int, repeats: int) -> dict[str, Any]:
     """Time updates of all seeds on random transitions, and everything that runs with them."""
-    engine = Engine(
-        config.agent, spec, config.seeds, capacity=ROWS, random_steps=config.random_steps
-    )
+    engine = engine_of(replace(config, replay_capacity=ROWS), spec)
     cohort = engine.init()
     generator = np.random.default_rng(0)
     for _ in range(config.agent.batch_size):
-        values = generator.standard_normal(
-            (len(config.seeds), spec.row_dim + spec.state_dim), np.float32
+        row, states = (
+            generator.standard_normal((len(config.seeds), size), np.float32)
+            for size in (spec.row_dim, spec.state_dim)
         )
-        cohort, _ = engine.interact(cohort, values)
+        cohort, *_ = engine.interact(cohort, *engine.arrived([row], states))
     start = time.perf_counter()
-    cohort, _ = jax.block_until_ready(engine.improve(cohort, engine.no_metrics()))
+    cohort, _ = jax.block_until_ready(engine.improve(cohort, engine.no_metrics(), 1))
     compiled = time.perf_counter() - start
     cohort, milliseconds = update_times(engine, cohort, updates, repeats)
     memory = peak_memory()
     cohort, profile = stages(engine, cohort, min(updates, 10))
-    profile["simulation"] = simulation_milliseconds(config)
-    profile["evaluation"] = evaluation_milliseconds(config, engine, cohort)
     work = products(config, spec)
     report = speed(config, work, milliseconds) | {
         "compile_seconds": compiled,
         "peak_memory_bytes": memory,
-        "stage_milliseconds_per_agent_step": profile,
+        "stage_milliseconds_per_update": profile,
     }
-    loop = loop_times(config, engine, most_steps=updates * repeats)
     update = report["milliseconds_per_joint_update"]
-    share = {"loop_rate_over_update_rate": update / loop["loop_milliseconds_per_agent_step"]}
+    steps = {
+        "update": update,
+        "simulation": simulation_milliseconds(config),
+        "evaluation": evaluation_milliseconds(config, engine, cohort),
+    }
+    slowest = max(steps, key=lambda name: steps[name])
+    time_of_loop, loop = loop_times(config, engine, most_steps=updates * repeats)
+    loop["milliseconds_per_agent_step"] = steps | {"loop": time_of_loop}
+    ratio = time_of_loop / steps[slowest]
+    loop["pace"] = f"the {slowest} sets it; a step of the loop takes {ratio:.2f} times as long"
     limits = floors(config, spec, work)
     floor = max(limits["arithmetic_floor_milliseconds"], limits["memory_floor_milliseconds"])
-    return report | loop | share | limits | {"measured_over_floor": update / floor}
+    return report | loop | limits | {"measured_over_floor": update / floor}
 
 
 def update_times(
@@ -143,16 +150,17 @@ def update_times(
     """Mean milliseconds of one joint update, in each of several repeats."""
     on_cpu = jax.default_backend() == "cpu"
     milliseconds = []
-    metrics = engine.no_metrics()
+    metrics, block = engine.no_metrics(), engine.block_steps
+    blocks = -(-updates // block)
     for _ in range(repeats):
         start = time.perf_counter()
-        for _ in range(updates):
-            cohort, metrics = engine.improve(cohort, metrics)
+        for _ in range(blocks):
+            cohort, metrics = engine.improve(cohort, metrics, block)
             if on_cpu:
                 # It would hold the working memory of all updates in flight at once.
                 jax.block_until_ready(metrics)
         jax.block_until_ready(metrics)
-        milliseconds.append((time.perf_counter() - start) / updates * 1e3)
+        milliseconds.append((time.perf_counter() - start) / (blocks * block) * 1e3)
     return cohort, milliseconds
 
 
@@ -215,7 +223,9 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[str, Any]:
+def loop_times(
+    config: TrainConfig, engine: Engine, *, most_steps: int
+) -> tuple[float, dict[str, Any]]:
     """Time agent steps of the whole loop from the start of an evaluation on, and its host's parts.
 
     Simulators, evaluation and records are those of a training; nothing is saved. Where a short
@@ -236,25 +246,25 @@ def loop_times(config: TrainConfig, engine: Engine, *, most_steps: int) -> dict[
         first, evaluating = trainer.state.next_step, 0
         start = time.perf_counter()
         while trainer.state.next_step < first + most_steps:
-            evaluating += trainer.pending is not None
-            trainer.step()
+            before, pending = trainer.state.next_step, trainer.pending is not None
+            trainer.block()
+            evaluating += pending * (trainer.state.next_step - before)
             if time.perf_counter() - start > LOOP_SECONDS:
                 break
         jax.block_until_ready(trainer.state.cohort)
         seconds, steps = time.perf_counter() - start, trainer.state.next_step - first
         host = {part: 1e3 * spent / steps for part, spent in trainer.host_seconds.items()}
-        return {
-            "loop_milliseconds_per_agent_step": 1e3 * seconds / steps,
+        return 1e3 * seconds / steps, {
             "loop_share_beside_an_evaluation": evaluating / steps,
             "loop_host_milliseconds_per_agent_step": host,
         }
 
 
 def warm_up(trainer: Trainer) -> None:
-    """Take a few steps, so that every program is compiled; then start an evaluation."""
+    """Take a few blocks, so that every program is compiled; then start an evaluation."""
     trainer.begin(None)
-    for _ in range(WARM_STEPS):
-        trainer.step()
+    for _ in range(WARM_BLOCKS):
+        trainer.block()
     none = np.zeros(len(trainer.config.seeds))
     trainer.state.cohort = trainer.engine.end_episodes(
         trainer.state.cohort, none.astype(np.float32), none.astype(bool)

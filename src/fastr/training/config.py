@@ -127,10 +127,12 @@ class TrainConfig:
     init_parts: Part = "all"
     """What to take from it: all networks, the representation alone, or of that the state factor
     (fastr) or the joint encoder (ctrl-sr)."""
+    block_steps: int = 1
+    """Agent steps, and updates, handed to the device at once."""
 
     def __post_init__(self):
         counts = ("frames", "frame_skip", "eval_frames", "eval_episodes", "replay_capacity")
-        require(self, *counts, "keep_checkpoints", low=1)
+        require(self, *counts, "keep_checkpoints", "block_steps", low=1)
         # Before the first update there must be something to learn from.
         require(self, "random_frames", low=self.frame_skip)
         require(self, "checkpoint_frames", low=0)

@@ -48,7 +48,8 @@ def snapshots(policies: AbstractPolicy, seeds: int) -> list[list[np.ndarray]]:
     return [[np.array(leaf[seed]) for leaf in stacked] for seed in range(seeds)]
 
 
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "PJRT_NPROC": "1"}
+"""A policy is so small that it takes longer to share it among threads than to compute it."""
 BEAT_SECONDS = 1.0
 """Longest time between two signs of life of a worker whose agent steps are short."""
 
@@ -95,7 +96,7 @@ class Evaluator:
         patience_seconds: float = PATIENCE_SECONDS,
     ):
         self._patience = patience_seconds
-        variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ONE_THREAD}
+        variables = {"JAX_PLATFORMS": "cpu"} | ONE_THREAD
         self.workers = [
             Worker("evaluation", _Player, task, frame_skip, agent, **variables)
             for _ in range(workers)
@@ -184,7 +185,8 @@ class _Player:
         self, connection: Connection, leaves: Leaves, seed: int, episodes: range
     ) -> list[float] | str:
         """The returns of these episodes, or what failed."""
-        returns = []
+        # Once: as NumPy arrays they would be handed over again at every agent step.
+        leaves, returns = jax.device_put(leaves), []
         for episode in episodes:
             connection.send(episode)
             total, steps, beat = 0.0, 1, time.monotonic()

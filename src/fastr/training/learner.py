@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Float32, Int
 
 from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig, FeatureMap, Part, chosen
 from fastr.core import EnvSpec
@@ -17,11 +17,11 @@ from fastr.nn import stream
 from fastr.nn.moments import Moments
 from fastr.nn.optim import Metrics
 from fastr.nn.precision import matmul_precision
-from fastr.training.inplace import Flat, InPlace
 from fastr.training.replay import PrioritizedReplay, Replay, empty_replay
 from fastr.transition import Transition
 
 Result = TypeVar("Result")
+Tree = TypeVar("Tree")
 
 # Random streams of one seed: each is folded in once, then the clock.
 INITIALISATION, EXPLORATION, UPDATES = range(3)
@@ -156,26 +156,15 @@ class Learner(eqx.Module):
         return self.agent.policy()
 
 
-class Cohort(Flat):
+class Cohort(eqx.Module):
     """All seeds of a run, and the clock they share."""
 
-    def __init__(self, learners: Learner, steps: Int[Array, ""], updates: Int[Array, ""]):
-        super().__init__(learners=learners, steps=steps, updates=updates)
-
-    @property
-    def learners(self) -> Learner:
-        """Every array has a leading seed axis."""
-        return self.part("learners")
-
-    @property
-    def steps(self) -> Any:
-        """Transitions each seed has observed: one int32, on the device or of a checkpoint."""
-        return self.part("steps")
-
-    @property
-    def updates(self) -> Any:
-        """Updates of each seed so far, likewise."""
-        return self.part("updates")
+    learners: Learner
+    """Every array has a leading seed axis."""
+    steps: Int[Array, ""]
+    """Transitions each seed has observed."""
+    updates: Int[Array, ""]
+    """Updates of each seed so far."""
 
     @classmethod
     def init(
@@ -187,7 +176,10 @@ class Cohort(Flat):
 
 
 class Engine:
-    """The compiled programs of a run: each moves every seed by one step, in place."""
+    """The compiled programs of a run: each moves every seed, in place.
+
+    They take up to `block_steps` transitions, or updates, at once.
+    """
 
     def __init__(
         self,
@@ -197,9 +189,11 @@ class Engine:
         *,
         capacity: int,
         random_steps: int,
+        block_steps: int = 1,
     ):
         self.config, self.spec, self.seeds = config, spec, tuple(seeds)
         self.capacity, self.random_steps = capacity, random_steps
+        self.block_steps = block_steps
         self.sharding = seed_sharding(len(seeds))
         # Traced here for its shapes and inlined into a program below: not traced a second time.
         start, self._learn = (jax.jit(f, inline=True) for f in (self._init, self._learn_all))
@@ -214,14 +208,19 @@ class Engine:
         self._start = jax.jit(start, out_shardings=cohort)
         self.explore = jax.jit(self._explore)
         self._moved = (cohort, self.sharding)
-        arrived = jax.ShapeDtypeStruct((len(seeds), spec.row_dim + spec.state_dim), jnp.float32)
-        self.interact = InPlace(self._interact, shapes, arrived, self._moved)
+        self._shapes, self._read = shapes, self._read_by_explore(shapes)
+        self.interact = jax.jit(
+            self._interact,
+            donate_argnums=0,
+            out_shardings=(*self._moved, self._actors(cohort)),
+        )
+        self.act = jax.jit(self._act)
         self.improve = self.update_program(update_options())
         self.end_episodes = jax.jit(self._end_episodes, donate_argnums=0, out_shardings=cohort)
         self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.learners))
 
     def update_program(self, options: dict[str, str]) -> Any:
-        """One update of every seed, compiled under these options."""
+        """Updates of every seed, compiled under these options."""
         return jax.jit(
             self._improve,
             donate_argnums=(0, 1),
@@ -232,6 +231,19 @@ class Engine:
     def init(self) -> Cohort:
         """All seeds at their beginning."""
         return self._start(jax.device_put(np.asarray(self.seeds, np.int32), self.sharding))
+
+    def arrived(
+        self,
+        rows: Sequence[Float32[np.ndarray, "seed row"]],
+        states: Float32[np.ndarray, "seed state"],
+    ) -> tuple[Float32[np.ndarray, "seed row_state"], int]:
+        """What `interact` takes: all in one array, with room for a full block; and the count.
+
+        A transfer to an accelerator costs more than its content.
+        """
+        room = (self.block_steps - len(rows)) * self.spec.row_dim
+        rest = np.zeros((len(self.seeds), room), np.float32)
+        return np.concatenate([*rows, rest, states], axis=1), len(rows)
 
     def no_metrics(self) -> Float[Array, "seed metric"]:
         """Placeholder for the metrics of an update before the first."""
@@ -250,36 +262,73 @@ class Engine:
     def _explore(
         self, cohort: Cohort, states: Float[Array, "seed state"]
     ) -> Float[Array, "seed action"]:
-        """The first actions, before anything was observed."""
+        """The actions in these states."""
         act = jax.vmap(Learner.explore, in_axes=(0, 0, None, None))
         with matmul_precision(self.config.precision):
             return act(cohort.learners, states, cohort.steps, self.random_steps)
 
-    def _interact(
-        self, cohort: Cohort, rows_and_states: Float[Array, "seed row_state"]
-    ) -> tuple[Cohort, Float[Array, "seed action"]]:
-        """Add the last transitions, then act on the current states.
+    def _repeat(self, count: Int[Array, ""], step: Callable[[Any, Tree], Tree], tree: Tree) -> Tree:
+        """Take a number of steps; the paper's order, one at a time, needs no loop."""
+        if self.block_steps == 1:
+            return step(0, tree)
+        return jax.lax.fori_loop(0, count, step, tree)
 
-        Both come in one array: a transfer to an accelerator costs more than its content.
-        """
-        rows, states = jnp.split(rows_and_states, [self.spec.row_dim], axis=1)
+    def _interact(
+        self, cohort: Cohort, arrived: Float[Array, "seed row_state"], count: Int[Array, ""]
+    ) -> tuple[Cohort, Float[Array, "seed action"], list[Array]]:
+        """Add the last transitions, then act on the current states; and what `act` needs."""
+        rows, states = jnp.split(arrived, [self.block_steps * self.spec.row_dim], axis=1)
+        rows = rows.reshape(len(self.seeds), self.block_steps, self.spec.row_dim)
         observe = jax.vmap(Learner.observe, in_axes=(0, 0, None))
-        learners = observe(cohort.learners, rows, cohort.steps)
-        cohort = Cohort(learners, cohort.steps + 1, cohort.updates)
-        return cohort, self._explore(cohort, states)
+
+        def step(i: Any, cohort: Cohort) -> Cohort:
+            learners = observe(cohort.learners, rows[:, i], cohort.steps)
+            return Cohort(learners, cohort.steps + 1, cohort.updates)
+
+        cohort = self._repeat(count, step, cohort)
+        return cohort, self._explore(cohort, states), self._actors(cohort)
+
+    def _actors(self, cohort: Any) -> list[Any]:
+        """The leaves that acting reads: updates go on in the memory of the others."""
+        leaves = jax.tree.leaves(cohort)
+        return [leaves[i] for i in self._read]
+
+    def _read_by_explore(self, shapes: Cohort) -> list[int]:
+        """Which leaves acting reads; none if it is never done between two hand-overs."""
+        if self.block_steps == 1:
+            return []
+        states = jnp.zeros((len(self.seeds), self.spec.state_dim))
+        program = jax.make_jaxpr(self._explore)(shapes, states).jaxpr
+        used = {id(variable) for equation in program.eqns for variable in equation.invars}
+        return [i for i, variable in enumerate(program.invars[:-1]) if id(variable) in used]
+
+    def _act(
+        self, actors: list[Array], states: Float[Array, "seed state"], steps: Int[Array, ""]
+    ) -> Float[Array, "seed action"]:
+        """Act with a copy of the actors, while updates change the original."""
+        leaves, structure = jax.tree.flatten(self._shapes)
+        leaves = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+        for i, leaf in zip(self._read, actors, strict=True):
+            leaves[i] = leaf
+        cohort = jax.tree.unflatten(structure, leaves)
+        return self._explore(replace(cohort, steps=steps), states)
 
     def _improve(
-        self, cohort: Cohort, last: Float[Array, "seed metric"]
+        self, cohort: Cohort, last: Float[Array, "seed metric"], count: Int[Array, ""]
     ) -> tuple[Cohort, Float[Array, "seed metric"]]:
-        """One update of every seed; the metrics in the order of `metric_names`.
+        """Updates of every seed; the metrics of the last, in the order of `metric_names`.
 
         They overwrite the last update's, so that every array stays at its address: an accelerator
-        records addresses in its program, and each change of one changes the program. What this
+        records addresses in its program, and each change of one changes the program. What an
         update did not measure keeps its last value.
         """
-        cohort, metrics = self._learn(cohort)
-        stacked = jnp.stack([metrics[name] for name in self.metric_names], axis=1)
-        return cohort, jnp.where(stacked == 0.0, last, stacked)
+
+        def step(_: Any, moved: tuple[Cohort, Array]) -> tuple[Cohort, Array]:
+            cohort, metrics = self._learn(moved[0])
+            stacked = jnp.stack([metrics[name] for name in self.metric_names], axis=1)
+            return cohort, jnp.where(stacked == 0.0, moved[1], stacked)
+
+        return self._repeat(count, step, (cohort, last))
 
     def _learn_all(self, cohort: Cohort) -> tuple[Cohort, dict[str, Float[Array, " seed"]]]:
         """One update of every seed, and the metrics by name."""

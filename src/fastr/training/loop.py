@@ -1,7 +1,10 @@
 """The training loop: act, learn while the simulators run, evaluate, record, save.
 
 The order is that of the paper's protocol but for one thing: the update of agent step t starts
-before the simulators take step t, so it samples from the transitions up to t - 1.
+before the simulators take step t, so it samples from the transitions up to t - 1. With blocks of
+several steps, a block's updates start before all its steps: they sample from the transitions before
+it, and its actions are those of the policy before it. So neither the device nor the simulators wait
+for the other within a block.
 """
 
 import contextlib
@@ -18,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fastr import envs
-from fastr.core import RunError
+from fastr.core import EnvSpec, RunError
 from fastr.envs import shifts
 from fastr.envs.processes import PATIENCE_SECONDS, EnvPool, Steps, usable_cores
 from fastr.runs.checkpoints import Checkpoint, Snapshot, saved_frames
@@ -53,15 +56,15 @@ class Stopwatch:
     """Times the first updates of this process, then reports updates per second once."""
 
     def __init__(self, report: Callable[[float], None]):
-        self.report, self.updates, self.start = report, 0, math.inf
+        self.report, self.updates, self.warm, self.start = report, 0, 0, math.inf
 
-    def tick(self) -> None:
-        """Count an update; a device at work on the last ones does not change the rate."""
-        self.updates += 1
-        if self.updates == WARM_UPDATES:
-            self.start = time.monotonic()
+    def tick(self, updates: int) -> None:
+        """Count updates; a device at work on the last ones does not change the rate."""
+        before, self.updates = self.updates, self.updates + updates
+        if before < WARM_UPDATES <= self.updates:
+            self.start, self.warm = time.monotonic(), self.updates
         elif (seconds := time.monotonic() - self.start) > TIMED_SECONDS:
-            self.report((self.updates - WARM_UPDATES) / seconds)
+            self.report((self.updates - self.warm) / seconds)
             self.start = math.inf
 
 
@@ -106,52 +109,80 @@ class Trainer:
     def loop(self, stopped: Callable[[], bool]) -> None:
         """Run to the end of the budget, or until asked to stop; then save."""
         while self.state.next_step < self.config.agent_steps and not stopped():
-            self.step()
+            self.block()
         self.record_evaluation()
         self.check_health()
         if self.state.next_step > self.state.saved_steps:
             self.save()
         self.run.finish_save()
 
-    def step(self) -> None:
-        """One agent step of every seed."""
-        state, step = self.state, self.state.next_step
+    def block(self) -> None:
+        """Agent steps of every seed, and as many updates, started at once."""
+        state, first = self.state, self.state.next_step
+        count, learning = self.steps_at_once(), first >= self.config.random_steps
         with self.timed("hand over transitions"):
-            actions = self.act()
-        if step >= self.config.random_steps:
-            # Started before the actions are waited for, so that the device never pauses. On an
-            # accelerator that takes a millisecond, hence the thread.
+            if first == 0:
+                actions, actors = self.engine.explore(state.cohort, state.states), []
+            else:
+                actions, actors = state.hand_over(len(state.rows))
+        if learning:
+            # Started before the actions are waited for, so that the device never pauses. In a
+            # thread: on an accelerator that takes a millisecond, and a CPU would act after it.
             last = self.engine.no_metrics() if state.metrics is None else state.metrics
-            self.update = self.dispatcher.submit(self.improve, state.cohort, last)
+            self.update = self.dispatcher.submit(self.improve, state.cohort, last, count)
+        for step in range(first, first + count):
+            if step > first:
+                actions = self.engine.act(actors, state.states, step)
+            self.step(actions)
+        self.finish_update()
+        if learning:
+            self.stopwatch.tick(count)
+        self.look(state.next_step - 1)
+
+    def steps_at_once(self) -> int:
+        """Agent steps until the host is to look at the result, at most those of a block."""
+        config, step = self.config, self.state.next_step
+        steps = [config.block_steps, config.agent_steps - step]
+        if step < config.random_steps:
+            steps.append(config.random_steps - step)
+        skip = config.frame_skip
+        for every in (HEALTH_STEPS, config.eval_frames // skip, config.checkpoint_frames // skip):
+            if every:
+                steps.append(-step % every + 1)
+        return min(steps)
+
+    def step(self, actions: jax.Array) -> None:
+        """One agent step of every seed."""
         with self.timed("wait for actions"):
-            actions = np.asarray(actions)
-        if step % HEALTH_STEPS == 0 or not np.isfinite(actions).all():
+            taken = np.asarray(actions)
+        if not np.isfinite(taken).all():
             self.finish_update()
             self.check_health()
-        self.pool.send(actions)
+        self.pool.send(taken)
         if self.pending is not None and self.pending.evaluation.done():
             self.record_evaluation()
         with self.timed("wait for simulators"):
             arrived = self.pool.receive()
-        self.finish_update()
-        self.add(actions, arrived)
-        state.next_step = step + 1
-        if step >= self.config.random_steps:
-            self.stopwatch.tick()
-        frames = step * self.config.frame_skip
-        last = state.next_step == self.config.agent_steps
+        self.add(taken, arrived)
+        self.state.next_step += 1
+
+    def look(self, step: int) -> None:
+        """Check, evaluate and save where this agent step is one for it."""
+        frames, every = step * self.config.frame_skip, self.config.checkpoint_frames
+        last = self.state.next_step == self.config.agent_steps
+        if step % HEALTH_STEPS == 0:
+            self.check_health()
         if frames % self.config.eval_frames == 0 or last:
             self.start_evaluation(frames)
-        every = self.config.checkpoint_frames
         # The last checkpoint waits for the last evaluation: a run that has it is complete.
         if every and frames and frames % every == 0 and not last:
             self.check_health()
             self.save()
 
-    def improve(self, cohort: Cohort, last: jax.Array) -> tuple[Cohort, jax.Array]:
-        """Start one update on the device."""
+    def improve(self, cohort: Cohort, last: jax.Array, count: int) -> tuple[Cohort, jax.Array]:
+        """Start updates on the device."""
         with self.timed("hand over the update, in a thread"):
-            return self.engine.improve(cohort, last)
+            return self.engine.improve(cohort, last, count)
 
     def finish_update(self) -> None:
         """Take over the update that was started, if any; the device may still be at work."""
@@ -159,20 +190,12 @@ class Trainer:
             self.state.cohort, self.state.metrics = self.update.result()
             self.update = None
 
-    def act(self) -> jax.Array:
-        """Hand the last transitions to the device; the next actions, still being computed."""
-        state = self.state
-        if state.next_step == 0:
-            return self.engine.explore(state.cohort, state.states)
-        arrived = np.concatenate([state.rows, state.states], axis=1)
-        state.cohort, actions = self.engine.interact(state.cohort, arrived)
-        return actions
-
     def add(self, actions: Float[np.ndarray, "seed action"], steps: Steps) -> None:
         """Keep the transitions, and record the episodes that ended."""
         state = self.state
         state.add(actions, steps)
         if steps.over.any():
+            self.finish_update()
             returns = np.asarray(state.returns, np.float32)
             state.cohort = self.engine.end_episodes(state.cohort, returns, steps.over)
             for i in np.flatnonzero(steps.over):
@@ -190,6 +213,7 @@ class Trainer:
         """Start greedy episodes with a snapshot of every seed's policy."""
         self.record_evaluation()
         state = self.state
+        state.catch_up()
         leaves = snapshots(self.engine.policies(state.cohort), len(self.config.seeds))
         # The one at the last frame counts as the next that is due, which a longer run has there.
         first = -(-frames // self.config.eval_frames) * self.config.eval_episodes
@@ -302,6 +326,18 @@ def check_possible(config: TrainConfig, path: Path) -> None:
         legacy(config, spec)
 
 
+def engine_of(config: TrainConfig, spec: EnvSpec) -> Engine:
+    """The compiled programs of a run."""
+    return Engine(
+        config.agent,
+        spec,
+        config.seeds,
+        capacity=config.capacity,
+        random_steps=config.uniform_steps,
+        block_steps=config.block_steps,
+    )
+
+
 def simulators(config: TrainConfig, patience: float = PATIENCE_SECONDS) -> EnvPool:
     """One simulator per seed, awake between steps where cores are idle anyway."""
     # An update on a CPU takes all cores, and longer than it takes to wake a simulator. With an
@@ -340,14 +376,7 @@ def train(
             task, frame_skip, config.agent, workers=workers, patience_seconds=patience
         ) as evaluator,
     ):
-        engine = Engine(
-            config.agent,
-            pool.spec,
-            config.seeds,
-            capacity=config.capacity,
-            random_steps=config.uniform_steps,
-        )
-        trainer = Trainer(config, run, pool, evaluator, engine)
+        trainer = Trainer(config, run, pool, evaluator, engine_of(config, pool.spec))
         trainer.listeners.extend(listeners)
         trainer.stopwatch.report = estimate
         trainer.begin(checkpoint)

@@ -26,10 +26,6 @@ LEARNED = "learners.agent."
 """Prefix of the names of parameters and optimiser moments."""
 
 
-def _placeholder() -> np.ndarray:
-    return np.zeros((0, 0), np.float32)
-
-
 @dataclass
 class RunState:
     """Where a run is: the cohort on the device, and the episodes of the simulators."""
@@ -49,9 +45,11 @@ class RunState:
     """Return of each seed's current episode so far."""
     actions: list[list[np.ndarray]] = field(default_factory=list)
     """Actions of each seed's current episode; replaying them restores the simulator."""
-    rows: Float32[np.ndarray, "seed row"] = field(default_factory=_placeholder)
-    """Each seed's last transition, not yet on the device."""
-    states: Float32[np.ndarray, "seed state"] = field(default_factory=_placeholder)
+    rows: list[Float32[np.ndarray, "seed row"]] = field(default_factory=list)
+    """The last transitions, not yet on the device."""
+    states: Float32[np.ndarray, "seed state"] = field(
+        default_factory=lambda: np.zeros((0, 0), np.float32)
+    )
     """Each seed's current observation."""
     started: float = field(default_factory=time.monotonic)
     """When the run began, on this process's clock, interruptions left out."""
@@ -75,13 +73,14 @@ class RunState:
 
     def add(self, actions: Float32[np.ndarray, "seed action"], steps: Steps) -> None:
         """Keep the transitions for the device, and add them to the episodes."""
-        self.rows = self.engine.spec.pack(
+        row = self.engine.spec.pack(
             state=self.states,
             action=actions,
             next_state=steps.next_state,
             reward=steps.reward,
             continues=steps.continues,
         )
+        self.rows.append(row)
         self.states = steps.state.copy()
         for i, reward in enumerate(steps.reward):
             self.returns[i] += float(reward)
@@ -98,11 +97,24 @@ class RunState:
         size = self.engine.spec.action_dim
         return [np.array(actions, np.float32).reshape(-1, size) for actions in self.actions]
 
+    def hand_over(self, count: int) -> tuple[jax.Array, list[jax.Array]]:
+        """Hand over the first transitions; the next actions, and what acts until the next time."""
+        arrived, count = self.engine.arrived(self.rows[:count], self.states)
+        self.cohort, actions, actors = self.engine.interact(self.cohort, arrived, count)
+        self.rows = self.rows[count:]
+        return actions, actors
+
+    def catch_up(self) -> None:
+        """Hand over all transitions but the last, as if each had been handed over alone."""
+        if len(self.rows) > 1:
+            self.hand_over(len(self.rows) - 1)
+
     def snapshot(self, *, evaluating: bool) -> Snapshot:
         """Everything to save; of the replay, the rows since the last snapshot.
 
         With `evaluating`, an evaluation has just started and is to be started again.
         """
+        self.catch_up()
         # Copies: on a CPU the next update works in this memory.
         leaves = named_leaves(self.cohort)
         del leaves[REPLAY]
@@ -111,7 +123,7 @@ class RunState:
             arrays["metrics"] = metrics
         for i, actions in enumerate(self.episode_actions()):
             arrays[f"episode_actions.{i}"] = actions
-        arrays |= {"pending_rows": self.rows, "pending_states": self.states}
+        arrays |= {"pending_rows": self.rows[0], "pending_states": self.states}
         start, end = max(0, self.saved_steps - 1), self.next_step - 1
         start = max(start, end - self.config.capacity)
         self.saved_steps = self.next_step
@@ -151,7 +163,7 @@ class RunState:
         self.episodes = list(host["episodes"])
         self.returns = [float(value) for value in host["returns"]]
         self.actions = [list(arrays[f"episode_actions.{i}"]) for i in range(len(config.seeds))]
-        self.rows, self.states = arrays["pending_rows"], arrays["pending_states"]
+        self.rows, self.states = [arrays["pending_rows"]], arrays["pending_states"]
         self.started = time.monotonic() - host["seconds"]
 
 
