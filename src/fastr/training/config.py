@@ -128,7 +128,8 @@ class TrainConfig:
     """What to take from it: all networks, the representation alone, or of that the state factor
     (fastr) or the joint encoder (ctrl-sr)."""
     block_steps: int = 1
-    """Agent steps, and updates, handed to the device at once."""
+    """Agent steps, and updates, handed to the device at once: faster, with actions of a policy that
+    is up to as many steps old."""
 
     def __post_init__(self):
         counts = ("frames", "frame_skip", "eval_frames", "eval_episodes", "replay_capacity")
@@ -197,6 +198,7 @@ def preset(task: str, method: str, name: Preset) -> TrainConfig:
         random_frames=2_000,
         eval_frames=5_000,
         checkpoint_frames=20_000,
+        block_steps=4,
     )
 
 
