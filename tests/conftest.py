@@ -154,7 +154,13 @@ def kept_engines():
     that start one. Whoever patches what is traced must not train through `fastr.training.loop`.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fastr.training.loop, "Engine", cache(fastr.training.loop.Engine))
+        create = fastr.training.loop.Engine
+        kept = cache(create)
+
+        def engine(*sizes, log=None, **more):
+            return kept(*sizes, **more) if log is None else create(*sizes, log=log, **more)
+
+        patch.setattr(fastr.training.loop, "Engine", engine)
         yield
 
 

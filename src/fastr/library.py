@@ -15,6 +15,7 @@ from jaxtyping import Float, Float32
 
 from fastr import envs
 from fastr.core import Preset, RunError, UserError, nearest
+from fastr.data.logs import Log, log_of
 from fastr.envs.processes import WorkerError
 from fastr.export.export import Format, statistics, write_policy
 from fastr.export.numpy_policy import flat, unlike
@@ -32,7 +33,7 @@ from fastr.training.config import (
     usual_preset,
 )
 from fastr.training.config import preset as preset_of
-from fastr.training.loop import begin, check_possible
+from fastr.training.loop import LOG_SHA256, begin, check_possible
 from fastr.training.loop import train as train_run
 from fastr.training.progress import TrainingProgress
 from fastr.training.trained import Trained
@@ -145,8 +146,9 @@ class Run:
         """Train on: to the end of the budget, or to a larger one."""
         config = check_longer(self.config, frames, self.path)
         check_possible(config, self.path)
+        log = _opened_log(config, RunDirectory.open(self.path))
         writer, checkpoint = RunWriter.resume(self.path, frames)
-        _trained(config, writer, checkpoint, callback)
+        _trained(config, writer, checkpoint, callback, log)
         return load(self.path)
 
 
@@ -172,7 +174,8 @@ def train(
     wanted = {"seeds": tuple(seeds)} | ({} if frames is None else {"frames": frames}) | options
     config = grounded(with_options(config, wanted))
     path = Path(out) if out is not None else Path("runs") / run_name(config.task, config.method)
-    _trained(config, begin(config, path), None, callback)
+    log = _opened_log(config)
+    _trained(config, begin(config, path, log and log.sha256), None, callback, log)
     return load(path)
 
 
@@ -249,8 +252,19 @@ def check_longer(config: TrainConfig, frames: int | None, path: Path) -> TrainCo
     return replace(config, frames=frames)
 
 
+def _opened_log(config: TrainConfig, run: RunDirectory | None = None) -> Log | None:
+    log = log_of(config, run and run.config["provenance"].get(LOG_SHA256))
+    if log is not None and log.doubt:
+        warnings.warn(log.doubt, stacklevel=3)
+    return log
+
+
 def _trained(
-    config: TrainConfig, writer: RunWriter, checkpoint: Any, callback: Callback | None
+    config: TrainConfig,
+    writer: RunWriter,
+    checkpoint: Any,
+    callback: Callback | None,
+    log: Log | None,
 ) -> None:
     """Train to the end, or until the callback returns False or Ctrl-C is pressed; both save."""
     stop = []
@@ -268,6 +282,7 @@ def _trained(
                 listeners=(progress, listen),
                 stopped=lambda: bool(stop),
                 estimate=progress.estimate,
+                log=log and log.rows,
             )
         except WorkerError as error:
             raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error

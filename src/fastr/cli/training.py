@@ -5,7 +5,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastr.cli.interrupts import end_at_once, stop_requests, stopped_by
 from fastr.cli.show import USUAL, Json, Maybe, Run, Watching, print_json, print_table
@@ -24,6 +24,9 @@ from fastr.runs.directory import (
 from fastr.runs.summary import LAST, evaluations, summary
 from fastr.training.config import TrainConfig, from_json, to_json
 from fastr.training.progress import duration, say
+
+if TYPE_CHECKING:
+    from fastr.data.logs import Log
 
 ANSWER = "saving; Ctrl-C again ends at once, without a checkpoint."
 
@@ -49,9 +52,10 @@ class Train:
             advice = in_shell(self.config, "eval" if run.finished() else "resume", out)
             state = "is finished: play it" if run.finished() else "was started before: continue it"
             raise UserError(f"{out} {state} with `{advice}`, or choose another --out.")
-        with begin(self.config, out) as writer:
+        log = opened_log(self.config)
+        with begin(self.config, out, log and log.sha256) as writer:
             say_preset(self.config)
-            return train_and_report(self, self.config, writer, None)
+            return train_and_report(self, self.config, writer, None, log)
 
 
 @dataclass(frozen=True)
@@ -71,17 +75,31 @@ class Resume:
         from fastr.training.loop import check_possible
 
         # Checked before anything of the run is touched.
-        config = from_json(RunDirectory.open(self.run_directory).config["train"])
+        run = RunDirectory.open(self.run_directory)
+        config = from_json(run.config["train"])
         config = check_longer(config, self.frames, self.run_directory)
         require_imported(config.task, self.run_directory)
         check_possible(config, self.run_directory)
+        log = opened_log(config, run)
         writer, checkpoint = RunWriter.resume(self.run_directory, self.frames)
         with writer:
             for message in checkpoint.skipped if checkpoint else ():
                 print(f"fastr: {message}", file=sys.stderr)
             if checkpoint:
                 say(f"fastr: continuing from the checkpoint at frame {checkpoint.frames:,}")
-            return train_and_report(self, config, writer, checkpoint)
+            return train_and_report(self, config, writer, checkpoint, log)
+
+
+def opened_log(config: TrainConfig, run: RunDirectory | None = None) -> "Log | None":
+    """The log that a training mixes in, or that a run began with; what looks wrong is said."""
+    from fastr.data.logs import log_of
+
+    log = log_of(config, run and run.config["provenance"].get("log_sha256"))
+    if log is not None:
+        say(f"fastr: {len(log.rows):,} transitions of {config.data} are in every batch")
+        if log.doubt:
+            say(f"fastr: warning, {log.doubt}")
+    return log
 
 
 def say_preset(config: TrainConfig) -> None:
@@ -150,6 +168,7 @@ def train_and_draw(
     writer: RunWriter,
     checkpoint: Checkpoint | None,
     watching: Watching = USUAL,
+    log: "Log | None" = None,
 ) -> int:
     """Train with live progress, then draw the learning curve in the run directory.
 
@@ -171,6 +190,7 @@ def train_and_draw(
                     stopped=lambda: bool(asked),
                     patience=watching.patience,
                     estimate=progress.estimate,
+                    log=log and log.rows,
                 )
             except WorkerError as error:
                 raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error
@@ -195,6 +215,7 @@ def train_and_report(
     config: TrainConfig,
     writer: RunWriter,
     checkpoint: Checkpoint | None,
+    log: "Log | None" = None,
 ) -> int:
     """Train, then print the returns and where everything is."""
     asked = 0
@@ -202,7 +223,7 @@ def train_and_report(
         # A run killed after its last checkpoint has no picture yet.
         draw(config, writer)
     else:
-        asked = train_and_draw(config, writer, checkpoint, options.watching)
+        asked = train_and_draw(config, writer, checkpoint, options.watching, log)
     result = {
         "run": str(writer.path),
         "task": config.task,

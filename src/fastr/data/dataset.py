@@ -66,6 +66,8 @@ class About:
     rows: int
     bounds: tuple[np.ndarray, np.ndarray]
     """Smallest and largest value of each action coordinate: -1 and 1 if the source gives none."""
+    bounded: bool = True
+    """Whether the source gives them."""
     task: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
@@ -165,7 +167,7 @@ def describe(
         each = counted(spec.action_dim, "number")
         raise UserError(f"{path}: the lower and the upper action bounds must be {each} each.")
     names = {role: column.name for role, column in columns.items()}
-    return About(name, spec, rows, ends, columns=names, **facts)
+    return About(name, spec, rows, ends, bounds is not None, columns=names, **facts)
 
 
 def refuse_column(path: Path, role: str, column: Column) -> None:

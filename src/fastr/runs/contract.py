@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Float64
 
 from fastr.core import UserError
 from fastr.envs.base import Affine, Environment
@@ -134,6 +134,17 @@ class Contract:
             "action_seconds": None if seconds is None else seconds * self.frame_skip,
         }
 
+    @property
+    def state_dim(self) -> int:
+        """Entries of an observation."""
+        return sum(part.size for part in self.observation)
+
+    @property
+    def bounds(self) -> tuple[Float64[np.ndarray, " action"], Float64[np.ndarray, " action"]]:
+        """The lowest and the highest actions."""
+        low, high = (np.array([getattr(entry, end) for entry in self.action]) for end in _ENDS)
+        return low.astype(np.float64), high.astype(np.float64)
+
     def commands(
         self, normalized: Float[np.ndarray, "*batch action"]
     ) -> Float32[np.ndarray, "..."]:
@@ -155,8 +166,7 @@ class Contract:
 
     @property
     def _scale(self) -> Affine:
-        low, high = (np.array([getattr(entry, end) for entry in self.action]) for end in _ENDS)
-        return Affine(low, high)
+        return Affine(*self.bounds)
 
 
 _ENDS = ("low", "high")

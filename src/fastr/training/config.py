@@ -127,6 +127,11 @@ class TrainConfig:
     init_parts: Part = "all"
     """What to take from it: all networks, the representation alone, or of that the state factor
     (fastr) or the joint encoder (ctrl-sr)."""
+    data: Annotated[str, tyro.conf.arg(metavar="LOG", help_behavior_hint="")] = ""
+    """Logged transitions to learn from besides the fresh ones: a Minari dataset, a run directory,
+    an .npz or a .parquet file (docs/library.md)."""
+    data_share: float = 0.5
+    """Share of every batch that is drawn from --data."""
     block_steps: int = 1
     """Agent steps, and updates, handed to the device at once: faster, with actions of a policy that
     is up to as many steps old."""
@@ -144,6 +149,7 @@ class TrainConfig:
                     f"--frame-skip {self.frame_skip}."
                 )
         require_seeds(self.seeds)
+        require(self, "data_share", low=0, high=1)
         keep = getattr(self.agent, "keep", "nothing")
         if keep != "nothing" and not self.init:
             raise UserError(f"--keep {keep} needs --init RUN, the run to take it from.")
@@ -162,6 +168,11 @@ class TrainConfig:
     def uniform_steps(self) -> int:
         """Agent steps with uniformly random actions: none if there is a policy from the start."""
         return 0 if self.init and self.init_parts == "all" else self.random_steps
+
+    @property
+    def logged_rows(self) -> int:
+        """Rows of every batch that are drawn from --data."""
+        return round(self.data_share * self.agent.batch_size) if self.data else 0
 
     @property
     def updates(self) -> int:
@@ -225,7 +236,8 @@ def grounded(config: TrainConfig) -> TrainConfig:
     the path of the run it starts from is absolute.
     """
     init = config.init and str(Path(config.init).resolve())
-    config = replace(config, task=spelled(config.task), init=init)
+    data = str(Path(config.data).resolve()) if Path(config.data).exists() else config.data
+    config = replace(config, task=spelled(config.task), init=init, data=config.data and data)
     representation = getattr(config.agent, "representation", None)
     if not isinstance(representation, TreeConfig) or "|" in representation.groups:
         return config

@@ -59,6 +59,13 @@ class RawFeatures(eqx.Module):
         return self.network.feature((state - self.mean) / self.std, action)
 
 
+class Logged(eqx.Module):
+    """Transitions that are there from the start, the same for all seeds."""
+
+    rows: Float[Array, "logged row"]
+    per_batch: int = eqx.field(static=True)
+
+
 class Learner(eqx.Module):
     """One seed: its agent, its transitions, its observation statistics."""
 
@@ -105,15 +112,27 @@ class Learner(eqx.Module):
             steps < random_steps, uniform, self.agent.explore(self.normalize(state), policy_key)
         )
 
-    def improve(self, steps: Int[Array, ""], updates: Int[Array, ""]) -> tuple["Learner", Metrics]:
-        """One update on a batch of the `steps` transitions seen, after `updates` others."""
+    def improve(
+        self, steps: Int[Array, ""], updates: Int[Array, ""], log: Logged | None = None
+    ) -> tuple["Learner", Metrics]:
+        """One update on a batch of the `steps` transitions seen, after `updates` others.
+
+        A part of the batch is drawn from the log, if there is one.
+        """
         sample_key, update_key = jax.random.split(stream(self.seed, UPDATES, updates))
         with jax.named_scope("replay"):
-            rows, slots = self.replay.sample(self.config.batch_size, steps, sample_key)
+            if log is None:
+                rows, slots = self.replay.sample(self.config.batch_size, steps, sample_key)
+            else:
+                fresh_key, log_key = jax.random.split(sample_key)
+                fresh = self.config.batch_size - log.per_batch
+                rows, slots = self.replay.sample(fresh, steps, fresh_key)
+                chosen = jax.random.randint(log_key, (log.per_batch,), 0, len(log.rows))
+                rows = jnp.concatenate([rows, log.rows[chosen]])
             batch = self.unpack(rows)
         agent, td_error, metrics = self.agent.update(batch, update_key, updates)
         with jax.named_scope("replay"):
-            replay = self.replay.reweigh(slots, td_error, updates)
+            replay = self.replay.reweigh(slots, td_error[: len(slots)], updates)
         metrics["observation_max"] = jnp.max(jnp.abs(batch.state))
         finite = jnp.all(jnp.isfinite(jnp.stack(list(metrics.values()))))
         broken_at = jnp.where((self.broken_at < 0) & ~finite, updates, self.broken_at)
@@ -181,7 +200,7 @@ class Engine:
     They take up to `block_steps` transitions, or updates, at once.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (all of a run that its programs depend on)
         self,
         config: AgentConfig,
         spec: EnvSpec,
@@ -190,11 +209,18 @@ class Engine:
         capacity: int,
         random_steps: int,
         block_steps: int = 1,
+        log: Float32[np.ndarray, "logged row"] | None = None,
+        logged_rows: int = 0,
     ):
         self.config, self.spec, self.seeds = config, spec, tuple(seeds)
         self.capacity, self.random_steps = capacity, random_steps
         self.block_steps = block_steps
         self.sharding = seed_sharding(len(seeds))
+        everywhere = NamedSharding(self.sharding.mesh, PartitionSpec())
+        self._log, self._known = None, None
+        if log is not None:
+            self._log = Logged(jax.device_put(log, everywhere), logged_rows)
+            self._known = log[:, spec.row["state"]]
         # Traced here for its shapes and inlined into a program below: not traced a second time.
         start, self._learn = (jax.jit(f, inline=True) for f in (self._init, self._learn_all))
         seed_shape = jax.ShapeDtypeStruct((len(seeds),), jnp.int32, sharding=self.sharding)
@@ -202,7 +228,7 @@ class Engine:
         # Fix the shardings once for all programs: inferred, they may differ between programs, and
         # the first call after another program compiles again.
         cohort = jax.tree.map(lambda leaf: leaf.sharding, shapes)
-        self.metric_names = tuple(jax.eval_shape(self._learn, shapes)[1])
+        self.metric_names = tuple(jax.eval_shape(self._learn, shapes, self._log)[1])
         # The initial state is built under jit, so that a target and its online network are two
         # buffers: donation needs that.
         self._start = jax.jit(start, out_shardings=cohort)
@@ -215,7 +241,9 @@ class Engine:
             out_shardings=(*self._moved, self._actors(cohort)),
         )
         self.act = jax.jit(self._act)
-        self.improve = self.update_program(update_options())
+        self.improve = program = self.update_program(update_options())
+        if log is not None:
+            self.improve = lambda *moved: program(*moved, self._log)
         self.end_episodes = jax.jit(self._end_episodes, donate_argnums=0, out_shardings=cohort)
         self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.learners))
 
@@ -257,7 +285,17 @@ class Engine:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
 
     def _init(self, seeds: Int[Array, " seed"]) -> Cohort:
-        return Cohort.init(self.config, self.spec, self.capacity, seeds)
+        cohort = Cohort.init(self.config, self.spec, self.capacity, seeds)
+        if self._known is None:
+            return cohort
+        # Observations are in units of the log's from the beginning.
+        known = Moments(
+            jnp.int32(len(self._known)),
+            jnp.asarray(self._known.mean(0, np.float64), jnp.float32),
+            jnp.asarray(self._known.var(0, np.float64), jnp.float32),
+        )
+        learners = jax.vmap(lambda learner: replace(learner, moments=known))(cohort.learners)
+        return Cohort(learners, cohort.steps, cohort.updates)
 
     def _explore(
         self, cohort: Cohort, states: Float[Array, "seed state"]
@@ -314,7 +352,11 @@ class Engine:
         return self._explore(replace(cohort, steps=steps), states)
 
     def _improve(
-        self, cohort: Cohort, last: Float[Array, "seed metric"], count: Int[Array, ""]
+        self,
+        cohort: Cohort,
+        last: Float[Array, "seed metric"],
+        count: Int[Array, ""],
+        log: Logged | None = None,
     ) -> tuple[Cohort, Float[Array, "seed metric"]]:
         """Updates of every seed; the metrics of the last, in the order of `metric_names`.
 
@@ -324,17 +366,19 @@ class Engine:
         """
 
         def step(_: Any, moved: tuple[Cohort, Array]) -> tuple[Cohort, Array]:
-            cohort, metrics = self._learn(moved[0])
+            cohort, metrics = self._learn(moved[0], log)
             stacked = jnp.stack([metrics[name] for name in self.metric_names], axis=1)
             return cohort, jnp.where(stacked == 0.0, moved[1], stacked)
 
         return self._repeat(count, step, (cohort, last))
 
-    def _learn_all(self, cohort: Cohort) -> tuple[Cohort, dict[str, Float[Array, " seed"]]]:
+    def _learn_all(
+        self, cohort: Cohort, log: Logged | None = None
+    ) -> tuple[Cohort, dict[str, Float[Array, " seed"]]]:
         """One update of every seed, and the metrics by name."""
         with matmul_precision(self.config.precision):
             learners, metrics = each_seed(
-                lambda learner: learner.improve(cohort.steps, cohort.updates), cohort.learners
+                lambda learner: learner.improve(cohort.steps, cohort.updates, log), cohort.learners
             )
         return Cohort(learners, cohort.steps, cohort.updates + 1), metrics
 

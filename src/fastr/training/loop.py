@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 
 from fastr import envs
 from fastr.core import EnvSpec, RunError
@@ -34,6 +34,7 @@ from fastr.training.evaluate import Evaluation, Evaluator, evaluation_workers, s
 from fastr.training.learner import Cohort, Engine
 from fastr.training.state import LEARNED, RunState, inherited, legacy
 
+LOG_SHA256 = "log_sha256"
 HEALTH_STEPS = 500
 """Agent steps between two checks that losses are finite."""
 WARM_UPDATES = 5
@@ -305,8 +306,8 @@ class Trainer:
             self.start_evaluation((state.next_step - 1) * self.config.frame_skip)
 
 
-def begin(config: TrainConfig, path: Path) -> RunWriter:
-    """A new run in this directory."""
+def begin(config: TrainConfig, path: Path, log_sha256: str | None = None) -> RunWriter:
+    """A new run in this directory; with the checksum of the log that it learns from, if any."""
     check_possible(config, path)
     # An actuator shift happens between the policy and the robot: the names are the robot's.
     task, _ = shifts.split(config.task)
@@ -314,6 +315,8 @@ def begin(config: TrainConfig, path: Path) -> RunWriter:
         contract = Contract.of(environment, config.frame_skip).to_json()
     devices = {"devices": [entry.device_kind for entry in jax.local_devices()]}
     record = {"train": to_json(config), "provenance": provenance() | devices}
+    if log_sha256 is not None:
+        record["provenance"][LOG_SHA256] = log_sha256
     return RunWriter.create(path, record, contract)
 
 
@@ -326,7 +329,9 @@ def check_possible(config: TrainConfig, path: Path) -> None:
         legacy(config, spec)
 
 
-def engine_of(config: TrainConfig, spec: EnvSpec) -> Engine:
+def engine_of(
+    config: TrainConfig, spec: EnvSpec, log: Float32[np.ndarray, "logged row"] | None = None
+) -> Engine:
     """The compiled programs of a run."""
     return Engine(
         config.agent,
@@ -335,6 +340,8 @@ def engine_of(config: TrainConfig, spec: EnvSpec) -> Engine:
         capacity=config.capacity,
         random_steps=config.uniform_steps,
         block_steps=config.block_steps,
+        log=log,
+        logged_rows=config.logged_rows,
     )
 
 
@@ -353,7 +360,7 @@ def simulators(config: TrainConfig, patience: float = PATIENCE_SECONDS) -> EnvPo
     )
 
 
-def train(
+def train(  # noqa: PLR0913  (what a caller may watch and stop)
     config: TrainConfig,
     run: RunWriter,
     checkpoint: Checkpoint | None = None,
@@ -362,6 +369,7 @@ def train(
     stopped: Callable[[], bool] = lambda: False,
     patience: float = PATIENCE_SECONDS,
     estimate: Callable[[float], None] = lambda _: None,
+    log: Float32[np.ndarray, "logged row"] | None = None,
 ) -> None:
     """Train all seeds of a run, from the start or from a checkpoint, recording rows.
 
@@ -376,7 +384,7 @@ def train(
             task, frame_skip, config.agent, workers=workers, patience_seconds=patience
         ) as evaluator,
     ):
-        trainer = Trainer(config, run, pool, evaluator, engine_of(config, pool.spec))
+        trainer = Trainer(config, run, pool, evaluator, engine_of(config, pool.spec, log))
         trainer.listeners.extend(listeners)
         trainer.stopwatch.report = estimate
         trainer.begin(checkpoint)

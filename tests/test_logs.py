@@ -1,0 +1,135 @@
+"""Training with logged transitions: what a log must be, and that half of every batch is from it."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastr.agents.spectral import Spectral
+from fastr.cli import run
+from fastr.core import EnvSpec, UserError
+from fastr.data.logs import doubt_of_actions, log_of
+from fastr.runs import RunDirectory, RunWriter
+from fastr.training.config import from_json
+from fastr.training.learner import Learner, Logged
+from fastr.training.loop import LOG_SHA256, begin, train
+from test_train import Killed, assert_same_end, kill_at, tiny
+
+SPEC = EnvSpec(3, 1)
+
+
+def columns(rows=400, seed=0, **changes):
+    """A pendulum's log, its torques in the simulator's own unit: [-2, 2]."""
+    random = np.random.default_rng(seed)
+    state, action = random.normal(size=(rows, 3)), random.uniform(-2, 2, size=(rows, 1))
+    found = {"state": state, "action": action, "next_state": state + 0.1 * action}
+    found |= {"reward": -np.abs(state[:, 0]), "episode": np.arange(rows) // 100}
+    return (
+        {name: np.asarray(value, np.float32) for name, value in found.items()}
+        | {"episode": found["episode"]}
+        | changes
+    )
+
+
+@pytest.fixture
+def log(tmp_path):
+    np.savez(tmp_path / "log.npz", **columns())
+    return tmp_path / "log.npz"
+
+
+def with_log(path, **changes):
+    return tiny(data=str(path), **changes)
+
+
+def test_a_log_is_in_the_units_of_the_training(log):
+    found = log_of(with_log(log))
+    given = columns()
+    np.testing.assert_allclose(found.rows[:, SPEC.row["action"]], given["action"] / 2, atol=1e-6)
+    np.testing.assert_array_equal(found.rows[:, SPEC.row["reward"]], given["reward"])
+    assert (found.rows[:, SPEC.row["continues"]] == 1.0).all()
+    assert log_of(tiny()) is None
+    with pytest.raises(UserError, match="not what it was"):
+        log_of(with_log(log), "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"state": np.zeros((400, 2)), "next_state": np.zeros((400, 2))}, r"observation \(3\)"),
+        ({"action": 3 * np.ones((400, 1), np.float32)}, r"must lie in \[-2, 2\]"),
+        ({"reward": np.full(400, np.nan)}, "must be finite"),
+    ],
+)
+def test_a_log_that_does_not_fit_is_refused(changes, message, tmp_path, refused):
+    np.savez(tmp_path / "log.npz", **columns(**changes))
+    with pytest.raises(UserError, match=message):
+        log_of(with_log(tmp_path / "log.npz"))
+    out = ["--out", str(tmp_path / "run")]
+    refused(["train", "gym:Pendulum-v1", "--data", str(tmp_path / "log.npz"), *out], "log.npz")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_log_without_rewards_is_refused(tmp_path):
+    given = columns()
+    del given["reward"]
+    np.savez(tmp_path / "log.npz", **given)
+    with pytest.raises(UserError, match="no column reward"):
+        log_of(with_log(tmp_path / "log.npz"))
+
+
+def test_actions_in_the_wrong_row_are_noticed():
+    """A policy's actions are smooth; the change of state is that of its own row all the same."""
+    random = np.random.default_rng(0)
+    action = np.cumsum(random.normal(size=(2_000, 2)), axis=0)
+    action = 0.9 * np.sin(action)
+    state = random.normal(size=(2_000, 4))
+    change = 0.1 * state + np.repeat(action, 2, axis=1) + 0.1 * random.normal(size=(2_000, 4))
+    episodes = np.arange(2_000) // 500
+    assert doubt_of_actions(state, action, state + change, episodes) == ""
+    late = np.roll(action, -1, axis=0)
+    assert "shifted by one row" in doubt_of_actions(state, late, state + change, episodes)
+
+
+def test_a_share_of_every_batch_is_from_the_log(monkeypatch):
+    config = replace(tiny().agent, normalize_observations=False)
+    learner = Learner.init(config, SPEC, 8, jnp.int32(0))
+    for i in range(8):
+        learner = learner.observe(jnp.zeros(SPEC.row_dim), jnp.int32(i))
+    log = Logged(jnp.full((5, SPEC.row_dim), 7.0), 4)
+    update, seen = Spectral.update, []
+
+    def spied(agent, batch, key, step):
+        seen.append(batch.state[:, 0])
+        return update(agent, batch, key, step)
+
+    monkeypatch.setattr(Spectral, "update", spied)
+    learner.improve(jnp.int32(8), jnp.int32(0), log)
+    assert sorted(seen[0].tolist()) == [0.0] * 12 + [7.0] * 4
+
+
+def trained(config, path, **options):
+    log = log_of(config)
+    with begin(config, path, log.sha256) as writer:
+        train(config, writer, log=log.rows, **options)
+    return RunDirectory.open(path)
+
+
+def test_killed_and_resumed_with_a_log_equals_uninterrupted(log, tmp_path, capsys):
+    config = with_log(log)
+    whole = trained(config, tmp_path / "whole")
+    count = whole.latest().arrays()["learners.moments.count"]
+    assert (count == 400 + 250).all()
+    with pytest.raises(Killed):
+        trained(config, tmp_path / "killed", listeners=(kill_at(400),))
+    kept = log.read_bytes()
+    np.savez(log, **columns(seed=1))
+    assert run(["resume", str(tmp_path / "killed")]) == 2
+    assert "not what it was" in capsys.readouterr().err
+    log.write_bytes(kept)
+    assert run(["resume", str(tmp_path / "killed")]) == 0
+    assert_same_end(tmp_path / "killed", whole)
+    assert LOG_SHA256 in whole.config["provenance"]
+    assert from_json(whole.config["train"]).logged_rows == 8
+    with RunWriter.resume(tmp_path / "killed")[0]:
+        pass
