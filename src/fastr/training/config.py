@@ -221,12 +221,12 @@ def usual_preset() -> Preset:
 
 
 def on_this_device(config: TrainConfig) -> TrainConfig:
-    """The configuration with the fastest arithmetic on this device (docs/deviations.md)."""
+    """The configuration with what is fastest on this device (docs/deviations.md)."""
     import jax
 
     if jax.default_backend() == "cpu":
         return config
-    return replace(config, agent=config.agent.accelerated())
+    return replace(config, agent=config.agent.accelerated(), block_steps=4)
 
 
 def grounded(config: TrainConfig) -> TrainConfig:
