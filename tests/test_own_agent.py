@@ -25,8 +25,8 @@ def test_it_trains_resumes_evaluates_exports_and_appears_in_a_report(tmp_path, m
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert run([*TRAIN, "--out", str(whole)]) == 0
 
-    def kill(trainer, step=Trainer.step):
-        step(trainer)
+    def kill(trainer, actions, step=Trainer.step):
+        step(trainer, actions)
         if trainer.state.next_step == 120:
             raise Killed
 

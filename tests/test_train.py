@@ -50,6 +50,7 @@ def tiny(task: str = "gym:Pendulum-v1", **changes) -> TrainConfig:
         "eval_frames": 250,
         "eval_episodes": 2,
         "checkpoint_frames": 150,
+        "block_steps": 1,
     }
     return replace(config, agent=agent, **(protocol | changes))
 

@@ -22,7 +22,7 @@ TASK, PENDULUM = "gym:Pendulum-v1", EnvSpec(3, 1)
 
 # The protocol of test_train.py, whose compiled programs these runs share.
 PROTOCOL = {"seeds": (3, 7), "frames": 500, "random_frames": 100, "eval_frames": 500}
-PROTOCOL |= {"eval_episodes": 1, "checkpoint_frames": 200}
+PROTOCOL |= {"eval_episodes": 1, "checkpoint_frames": 200, "block_steps": 1}
 
 
 def tiny(method="fastr", keep="nothing", task=TASK, **changes):

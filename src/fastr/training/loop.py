@@ -141,15 +141,18 @@ class Trainer:
         self.look(state.next_step - 1)
 
     def steps_at_once(self) -> int:
-        """Agent steps until the host is to look at the result, at most those of a block."""
+        """Agent steps to the end of the block, or until the host is to look at the result.
+
+        Blocks end at multiples of their length, so that no usual interval of evaluations and
+        checkpoints cuts one: where it does, numbers depend on the interval.
+        """
         config, step = self.config, self.state.next_step
-        steps = [config.block_steps, config.agent_steps - step]
+        steps = [config.agent_steps - step]
         if step < config.random_steps:
             steps.append(config.random_steps - step)
         skip = config.frame_skip
-        for every in (HEALTH_STEPS, config.eval_frames // skip, config.checkpoint_frames // skip):
-            if every:
-                steps.append(-step % every + 1)
+        looks = HEALTH_STEPS, config.eval_frames // skip, config.checkpoint_frames // skip
+        steps += [-step % every + 1 for every in (config.block_steps, *looks) if every]
         return min(steps)
 
     def step(self, actions: jax.Array) -> None:
