@@ -28,8 +28,10 @@ LARGEST_FILE = 2**26
 COLUMNS = ("frames", "seed", "return")
 REPORT = "report.json"
 """Of fastr misfit."""
-OWN_TABLES = ("table.csv", "moved.csv")
-"""Left by an ablation and by fastr transfer; copied into the report as they are."""
+OWN_TABLES = ("table.csv", "moved.csv", "standings.csv")
+"""Left by an ablation, fastr transfer and fastr bench race; copied into the report as they are."""
+RACE = "race.json"
+"""Of the race's files only the standings are a table to read."""
 REQUIRED = ("kind", "command", "commit", "hardware", "seeds")
 """Keys of a sidecar; docs/report.md describes each."""
 TEXTS = ("command", "commit", "hardware", "task", "method", "variant", "note")
@@ -103,6 +105,8 @@ def entries(path: Path) -> Iterator[Path]:
             elif REPORT in files:
                 yield here / REPORT
             continue
+        if RACE in files:
+            files = [name for name in files if name in OWN_TABLES]
         folders.sort()
         # os.walk does not follow links: a linked run is read, any other link is reported.
         yield from (here / name for name in folders if (here / name).is_symlink())
