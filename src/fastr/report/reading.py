@@ -105,12 +105,12 @@ def entries(path: Path) -> Iterator[Path]:
             elif REPORT in files:
                 yield here / REPORT
             continue
-        if RACE in files:
-            files = [name for name in files if name in OWN_TABLES]
         folders.sort()
         # os.walk does not follow links: a linked run is read, any other link is reported.
         yield from (here / name for name in folders if (here / name).is_symlink())
         for file in sorted(here / name for name in files):
+            if RACE in files and file.name not in OWN_TABLES:
+                continue
             with_sidecar = file.with_suffix(".json").is_file()
             if file.suffix == ".csv" or (file.suffix == ".jsonl" and with_sidecar):
                 yield file
