@@ -27,7 +27,7 @@ class Observed:
     name: str
     shape: tuple[int, ...]
     unit: str | None
-    """Where the environment names one: metadata["units"][NAME]."""
+    """Where the environment's metadata names one, under "units"."""
 
     @property
     def size(self) -> int:
