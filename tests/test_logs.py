@@ -49,6 +49,8 @@ def test_a_log_is_in_the_units_of_the_training(log):
     np.testing.assert_array_equal(found.rows[:, SPEC.row["reward"]], given["reward"])
     assert (found.rows[:, SPEC.row["continues"]] == 1.0).all()
     assert log_of(tiny()) is None
+    with pytest.raises(UserError, match="no row for fresh"):
+        with_log(log, data_share=0.99)
     with pytest.raises(UserError, match="not what it was"):
         log_of(with_log(log), "0" * 64)
 

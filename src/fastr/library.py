@@ -37,6 +37,7 @@ from fastr.training.loop import LOG_SHA256, begin, check_possible
 from fastr.training.loop import train as train_run
 from fastr.training.progress import TrainingProgress
 from fastr.training.trained import Trained
+from fastr.training.trained import load as load_trained
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -187,15 +188,10 @@ def load(path: str | Path, *, env: Env | None = None) -> Run:
     A run on an environment that a function made needs that function as `env` to be evaluated,
     exported or resumed.
     """
-    directory = RunDirectory.open(path)
-    config = from_json(directory.config["train"])
+    trained = load_trained(path)
     if env is not None:
-        config = replace(config, task=task_of(env))
-    checkpoint = directory.latest()
-    for message in checkpoint.skipped:
-        warnings.warn(message, stacklevel=2)
-    trained = Trained.of(directory.path, config, checkpoint)
-    return Run(directory.path, trained, Contract.read(directory.path / CONTRACT))
+        trained = replace(trained, config=replace(trained.config, task=task_of(env)))
+    return Run(trained.path, trained, Contract.read(trained.path / CONTRACT))
 
 
 def _flat(observation: object, contract: Contract) -> np.ndarray:

@@ -85,7 +85,7 @@ class SpectralConfig(AgentConfig):
     """Scale observations by running statistics (App. Shared Training Protocol)."""
     keep: Keep = "nothing"
     """The part of the representation that stays fixed, with the observation statistics: the
-    state factor phi_s, or a joint encoder as a whole (Sec. Modular Reuse). Taken from --init."""
+    state factor phi_s, or a joint encoder as a whole (Sec. Modular Reuse). Comes with --init."""
 
     @property
     def precision(self) -> Precision:  # pyright: ignore[reportIncompatibleVariableOverride]

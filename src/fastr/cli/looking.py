@@ -140,6 +140,7 @@ class Info:
         facts = [
             ("state and action dimensions", f"{result['state_dim']}, {result['action_dim']}"),
             ("agent steps, updates", f"{result['agent_steps']:,}, {result['updates']:,}"),
+            ("transitions per update and seed", f"{result['batch_size']:,}"),
             ("multiply-adds per update and seed", f"{result['multiply_adds_per_update']:,}"),
             *((name, f"{size / 2**20:,.0f} MiB") for name, size in memory.items()),
         ]

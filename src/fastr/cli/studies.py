@@ -162,10 +162,10 @@ class Transfer:
     def condition(self, path: Path, source: TrainConfig, keep: Keep) -> Condition:
         """One run: the source's configuration on the shifted body."""
         frames = source.frames if self.frames is None else self.frames
-        agent = replace(source.agent, keep=keep)
         agent = replace(source.agent, keep="nothing")
         task = self.shifted(source)
-        config = replace(source, task=task, agent=agent, frames=frames, init="", init_parts="all")
+        config = replace(source, task=task, agent=agent, frames=frames, init="", data="")
+        config = replace(config, init_parts="all")
         if keep != "nothing":
             agent = replace(agent, keep=keep)
             config = replace(config, init=str(path.resolve()), init_parts=keep, agent=agent)

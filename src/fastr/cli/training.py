@@ -65,7 +65,8 @@ class Resume:
     run_directory: Run
     frames: Maybe[int] = None
     """A new budget in frames, larger than the run's: a finished run goes on. The result is that of
-    a run that had this budget from the beginning."""
+    a run that had this budget from the beginning, but for the evaluation at the old end, if the
+    old budget ends with a block (a multiple of frame-skip times block-steps)."""
     watching: Watching = USUAL
     json: Json = False
 
@@ -93,10 +94,12 @@ class Resume:
 def opened_log(config: TrainConfig, run: RunDirectory | None = None) -> "Log | None":
     """The log that a training mixes in, or that a run began with; what looks wrong is said."""
     from fastr.data.logs import log_of
+    from fastr.training.loop import LOG_SHA256
 
-    log = log_of(config, run and run.config["provenance"].get("log_sha256"))
+    log = log_of(config, run and run.config["provenance"].get(LOG_SHA256))
     if log is not None:
-        say(f"fastr: {len(log.rows):,} transitions of {config.data} are in every batch")
+        share = f"{config.logged_rows} of {config.agent.batch_size} rows of every batch"
+        say(f"fastr: {share} are from {config.data} ({len(log.rows):,} transitions)")
         if log.doubt:
             say(f"fastr: warning, {log.doubt}")
     return log

@@ -2,7 +2,8 @@
 
 `open_source(name)` chooses the reader (formats.py, minari.py) and checks the headers;
 `spool` checks every number and gives a `Dataset`, mapped from disk (dataset.py). collect.py writes
-datasets in Minari's format for `fastr collect`; it alone loads JAX.
+datasets in Minari's format for `fastr collect`, logs.py reads what `fastr train --data` mixes in;
+these two load JAX.
 """
 
 from fastr.data.dataset import About, Chunk, Dataset, Source, require_bounds, spool

@@ -1,4 +1,4 @@
-"""Logged transitions that a training starts from: read, checked, in the training's own units."""
+"""Logged transitions that a training mixes into its batches (--data): read and checked."""
 
 import contextlib
 import hashlib

@@ -46,6 +46,8 @@ METHODS: dict[str, AgentConfig] = {
     "ctrl-sr-matched": SpectralConfig(representation=JointConfig(hidden_dim=640)),
     "tucker-matched": SpectralConfig(representation=TuckerConfig(feature_dim=52)),
 }
+BLOCK_STEPS = 4
+"""The longest block that learned no more slowly than single steps (docs/deviations.md)."""
 OWN = " Your own method needs `fastr --import MODULE` first, or in Python `import MODULE`."
 """A hint for a user whose method is unknown."""
 
@@ -110,7 +112,8 @@ class TrainConfig:
     frame_skip: int = 2
     """Frames each action is repeated for; their rewards are summed (action repeat)."""
     random_frames: int = 10_000
-    """Frames of uniformly random actions before the first update (warm start)."""
+    """Frames before the first update (warm start); their actions are uniformly random, unless
+    --init gives a whole policy."""
     eval_frames: int = 10_000
     """Frames between evaluations of the deterministic policy; the last frame has one, too."""
     eval_episodes: int = 10
@@ -123,13 +126,15 @@ class TrainConfig:
     """Newest checkpoints that are kept."""
     init: Annotated[str, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = ""
     """Run to start from: its networks and observation statistics, seed by seed (a run of one seed
-    serves all). With a whole policy, no action is random."""
+    serves all). With a whole policy no action is uniformly random; the first update still comes
+    after --random-frames."""
     init_parts: Part = "all"
     """What to take from it: all networks, the representation alone, or of that the state factor
     (fastr) or the joint encoder (ctrl-sr)."""
     data: Annotated[str, tyro.conf.arg(metavar="LOG", help_behavior_hint="")] = ""
     """Logged transitions to learn from besides the fresh ones: a Minari dataset, a run directory,
-    an .npz or a .parquet file (docs/library.md)."""
+    an .npz or a .parquet file (docs/library.md). Observation statistics start at the log's, or at
+    those of --init."""
     data_share: float = 0.5
     """Share of every batch that is drawn from --data."""
     block_steps: int = 1
@@ -150,6 +155,10 @@ class TrainConfig:
                 )
         require_seeds(self.seeds)
         require(self, "data_share", low=0, high=1)
+        if self.logged_rows == self.agent.batch_size:
+            raise UserError(
+                f"--data-share {self.data_share:g} leaves no row for fresh transitions."
+            )
         keep = getattr(self.agent, "keep", "nothing")
         if keep != "nothing" and not self.init:
             raise UserError(f"--keep {keep} needs --init RUN, the run to take it from.")
@@ -161,7 +170,7 @@ class TrainConfig:
 
     @property
     def random_steps(self) -> int:
-        """Agent steps with random actions; also the step of the first update."""
+        """Agent steps before the first update."""
         return self.random_frames // self.frame_skip
 
     @property
@@ -209,7 +218,7 @@ def preset(task: str, method: str, name: Preset) -> TrainConfig:
         random_frames=2_000,
         eval_frames=5_000,
         checkpoint_frames=20_000,
-        block_steps=4,
+        block_steps=BLOCK_STEPS,
     )
 
 
@@ -226,18 +235,19 @@ def on_this_device(config: TrainConfig) -> TrainConfig:
 
     if jax.default_backend() == "cpu":
         return config
-    return replace(config, agent=config.agent.accelerated(), block_steps=4)
+    return replace(config, agent=config.agent.accelerated(), block_steps=BLOCK_STEPS)
 
 
 def grounded(config: TrainConfig) -> TrainConfig:
     """The configuration with everything that depends on this machine and task written out.
 
     Groups of body parts are resolved for the task's robot, the task has its canonical spelling, and
-    the path of the run it starts from is absolute.
+    the paths of the run and the log it starts from are absolute.
     """
     init = config.init and str(Path(config.init).resolve())
-    data = str(Path(config.data).resolve()) if Path(config.data).exists() else config.data
-    config = replace(config, task=spelled(config.task), init=init, data=config.data and data)
+    there = config.data and Path(config.data).exists()
+    data = str(Path(config.data).resolve()) if there else config.data
+    config = replace(config, task=spelled(config.task), init=init, data=data)
     representation = getattr(config.agent, "representation", None)
     if not isinstance(representation, TreeConfig) or "|" in representation.groups:
         return config

@@ -163,6 +163,7 @@ def info(config: TrainConfig, spec: EnvSpec) -> dict[str, Any]:
         "frames": config.frames,
         "agent_steps": config.agent_steps,
         "updates": config.updates,
+        "batch_size": config.agent.batch_size,
         "evaluations": config.evaluations,
         "parameters": networks,
         "parameters_total": sum(networks.values()),

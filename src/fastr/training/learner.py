@@ -288,7 +288,7 @@ class Engine:
         cohort = Cohort.init(self.config, self.spec, self.capacity, seeds)
         if self._known is None:
             return cohort
-        # Observations are in units of the log's from the beginning.
+        # Statistics start at the log's and go on from there; `inherit` puts others in their place.
         known = Moments(
             jnp.int32(len(self._known)),
             jnp.asarray(self._known.mean(0, np.float64), jnp.float32),
@@ -306,7 +306,7 @@ class Engine:
             return act(cohort.learners, states, cohort.steps, self.random_steps)
 
     def _repeat(self, count: Int[Array, ""], step: Callable[[Any, Tree], Tree], tree: Tree) -> Tree:
-        """Take a number of steps; the paper's order, one at a time, needs no loop."""
+        """Take a number of steps; in blocks of one that is always one, and needs no loop."""
         if self.block_steps == 1:
             return step(0, tree)
         return jax.lax.fori_loop(0, count, step, tree)

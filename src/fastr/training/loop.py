@@ -4,7 +4,7 @@ The order is that of the paper's protocol but for one thing: the update of agent
 before the simulators take step t, so it samples from the transitions up to t - 1. With blocks of
 several steps, a block's updates start before all its steps: they sample from the transitions before
 it, and its actions are those of the policy before it. So neither the device nor the simulators wait
-for the other within a block.
+for the other within a block, unless an episode ends: its row waits for the block's updates.
 """
 
 import contextlib

@@ -98,14 +98,17 @@ class RunState:
         return [np.array(actions, np.float32).reshape(-1, size) for actions in self.actions]
 
     def hand_over(self, count: int) -> tuple[jax.Array, list[jax.Array]]:
-        """Hand over the first transitions; the next actions, and what acts until the next time."""
+        """Put the first `count` kept transitions into the replay and the statistics.
+
+        The actions in the current states, and the copies that `Engine.act` reads.
+        """
         arrived, count = self.engine.arrived(self.rows[:count], self.states)
         self.cohort, actions, actors = self.engine.interact(self.cohort, arrived, count)
         self.rows = self.rows[count:]
         return actions, actors
 
     def catch_up(self) -> None:
-        """Hand over all transitions but the last, as if each had been handed over alone."""
+        """Hand over all transitions but the last; the actions found on the way are dropped."""
         if len(self.rows) > 1:
             self.hand_over(len(self.rows) - 1)
 

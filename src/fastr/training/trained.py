@@ -1,6 +1,6 @@
 """A trained run in Python: NumPy arrays in, NumPy arrays out.
 
-policy = fastr.load("runs/gait", seed=1)
+policy = fastr.load("runs/gait").trained(1)
 action = policy.act(state)
 feature = policy.features(state, action)
 """
@@ -33,7 +33,7 @@ SLACK = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """One seed of a trained run at its newest checkpoint: made by `fastr.load`."""
+    """One seed of a trained run at its newest checkpoint: made by `Run.trained`."""
 
     path: Path
     """The run's directory."""
@@ -143,14 +143,9 @@ class Trained:
 
 
 def load(run: str | Path, *, seed: int | None = None) -> Trained:
-    """The policy and the features of a trained run, at its newest sound checkpoint.
+    """One seed of a run, or its first, at its newest sound checkpoint.
 
-    >>> policy = fastr.load("runs/gait", seed=1)
-    >>> action = policy.act(state)                  # (state_dim,) -> (action_dim,), in [-1, 1]
-    >>> feature = policy.features(state, action)    # also (n, state_dim) and (n, action_dim)
-    >>> other = policy.with_seed(2)
-
-    Without `seed`, the run's first. Files are checked and nothing in them is executed; whatever is
+    Files are checked and nothing in them is executed; whatever is
     wrong with them is a `fastr.core.UserError`. A damaged checkpoint is passed over for the one
     before, with a warning.
     """
