@@ -117,6 +117,13 @@ def trained(config, path, **options):
     return RunDirectory.open(path)
 
 
+def test_a_run_with_other_steps_is_no_log(log, tmp_path):
+    trained(with_log(log, seeds=(3,)), tmp_path / "run")
+    assert len(log_of(with_log(tmp_path / "run")).rows) == 250
+    with pytest.raises(UserError, match="--frame-skip 2, this training has 1"):
+        log_of(with_log(tmp_path / "run", frame_skip=1))
+
+
 def test_killed_and_resumed_with_a_log_equals_uninterrupted(log, tmp_path, capsys):
     config = with_log(log)
     whole = trained(config, tmp_path / "whole")

@@ -150,7 +150,7 @@ class Run:
         log = _opened_log(config, RunDirectory.open(self.path))
         writer, checkpoint = RunWriter.resume(self.path, frames)
         _trained(config, writer, checkpoint, callback, log)
-        return load(self.path)
+        return _opened(self.path, config.task)
 
 
 def train(
@@ -177,7 +177,7 @@ def train(
     path = Path(out) if out is not None else Path("runs") / run_name(config.task, config.method)
     log = _opened_log(config)
     _trained(config, begin(config, path, log and log.sha256), None, callback, log)
-    return load(path)
+    return _opened(path, config.task)
 
 
 def load(path: str | Path, *, env: Env | None = None) -> Run:
@@ -188,9 +188,14 @@ def load(path: str | Path, *, env: Env | None = None) -> Run:
     A run on an environment that a function made needs that function as `env` to be evaluated,
     exported or resumed.
     """
+    return _opened(path, None if env is None else task_of(env))
+
+
+def _opened(path: str | Path, task: str | None) -> Run:
+    """The run, on an environment that this program knows by another name, if one is given."""
     trained = load_trained(path)
-    if env is not None:
-        trained = replace(trained, config=replace(trained.config, task=task_of(env)))
+    if task is not None:
+        trained = replace(trained, config=replace(trained.config, task=task))
     return Run(trained.path, trained, Contract.read(trained.path / CONTRACT))
 
 

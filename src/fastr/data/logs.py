@@ -63,6 +63,12 @@ def read_log(name: str, contract: Contract) -> Log:
             f"{name} has {about.spec.in_words}; the environment has {spec.state_dim} and "
             f"{spec.action_dim}. An observation is, in this order: {parts}."
         )
+    held = about.provenance.get("frame_skip")
+    if held not in (None, contract.frame_skip):
+        raise UserError(
+            f"{name} was made with --frame-skip {held}, this training has {contract.frame_skip}: "
+            "its transitions are of another length."
+        )
     if not about.bounded:
         source.about = replace(about, bounds=contract.bounds)
     require_bounds(source)
