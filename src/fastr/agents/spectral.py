@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -11,15 +11,21 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
     AbstractDeterministicAgent,
-    actor_network,
+    MeanPolicy,
+    TanhGaussian,
     bootstrapped,
+    initial_temperature,
     mean_value_loss,
+    sampled,
+    soft_actor_loss,
     squared_error,
     stacked_critics,
+    temperature_loss,
     worst_error,
 )
 from fastr.agents.base import AbstractAgent, AgentConfig, Part
-from fastr.core import LARGEST_BATCH, EnvSpec, UserError, require
+from fastr.core import DEEPEST, LARGEST_BATCH, EnvSpec, UserError, require
+from fastr.nn.activations import elu
 from fastr.nn.networks import MLP, Head
 from fastr.nn.optim import Adam, Layout, Metrics, Parameters, Trainable, polyak
 from fastr.nn.precision import Precision, lowered
@@ -62,9 +68,15 @@ class SpectralConfig(AgentConfig):
     """Adam's rate for the twin critics (App. FaStR, Optimization)."""
     actor_learning_rate: float = 3e-4
     """Adam's rate for the actor (App. FaStR, Optimization)."""
+    temperature_learning_rate: float = 3e-4
+    """Adam's rate for the logarithm of a stochastic actor's temperature (App. SAC)."""
+    actor: Literal["deterministic", "stochastic"] = "deterministic"
+    """Deterministic, with noise on collected and target actions, as in the paper; or, as in SAC,
+    a tanh-Gaussian with a learned temperature."""
+    hidden_layers: int = 3
+    """Hidden layers of the actor (App. FaStR, Architecture), and of critics that read all."""
     actor_dim: int = 512
-    """Units in each of the actor's three hidden layers (App. FaStR, Architecture), and in those of
-    critics that read all."""
+    """Units in each of them."""
     exploration_noise: float = 0.2
     """Standard deviation of the Gaussian noise on collected actions (App. FaStR)."""
     target_noise: float = 0.2
@@ -76,7 +88,7 @@ class SpectralConfig(AgentConfig):
     target copy, or Algorithm 1's online one (docs/deviations.md)."""
     critic_reads: Literal["feature", "all"] = "feature"
     """Input of the critics: psi(s, a), through Fourier features as in the paper; or psi(s, a), s
-    and a, through three hidden layers as in TD3."""
+    and a, through hidden layers as in TD3."""
     representation_updates: int = 1
     """Updates of the critics for one of the representation."""
     actor_updates: int = 1
@@ -112,6 +124,7 @@ class SpectralConfig(AgentConfig):
     def __post_init__(self):
         require(self, "batch_size", low=1, high=LARGEST_BATCH)
         require(self, "actor_dim", "representation_updates", "actor_updates", low=1)
+        require(self, "hidden_layers", low=1, high=DEEPEST)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
         if self.keep not in ("nothing", self.representation.keepable):
@@ -127,22 +140,26 @@ class SpectralConfig(AgentConfig):
         representation_key, critic_key, actor_key = jax.random.split(key, 3)
         sizes = self.representation
         net = sizes.init(spec, representation_key)
+        hidden = [self.actor_dim] * self.hidden_layers
         if self.critic_reads == "all":
             state, action = jnp.zeros(spec.state_dim), jnp.zeros(spec.action_dim)
             width = (
                 spec.state_dim + spec.action_dim + jax.eval_shape(net.feature, state, action).size
             )
-            critics = stacked_critics((width, *[self.actor_dim] * 3, 1), key=critic_key)
+            critics = stacked_critics((width, *hidden, 1), key=critic_key)
         else:
             critics = jax.vmap(sizes.head)(jax.random.split(critic_key))
-        actor = actor_network(spec, self.actor_dim, key=actor_key)
-        representation = Trainable.of(net, Adam(self.representation_learning_rate))
-        return Spectral.of(
-            self,
-            representation,
+        outputs = spec.action_dim if self.actor == "deterministic" else 2 * spec.action_dim
+        actor = MLP((spec.state_dim, *hidden, outputs), elu, key=actor_key)
+        networks = (
+            Trainable.of(net, Adam(self.representation_learning_rate)),
             Trainable.of(critics, Adam(self.critic_learning_rate)),
             Trainable.of(actor, Adam(self.actor_learning_rate)),
         )
+        if self.actor == "deterministic":
+            return Spectral.of(self, *networks)
+        temperature = initial_temperature(self.temperature_learning_rate)
+        return SoftSpectral.of(self, *networks, temperature=temperature)
 
 
 def readable(representation: Trainable[AbstractRepresentation]) -> Parameters:
@@ -181,6 +198,7 @@ class Spectral(AbstractDeterministicAgent):
         representation: Trainable[AbstractRepresentation],
         critics: Trainable[Head] | Trainable[MLP],
         actor: Trainable[MLP],
+        **more: Trainable[Any],
     ) -> "Spectral":
         """An agent whose target copies start at the online networks."""
         target = Target(readable(representation), critics.parameters, actor.parameters)
@@ -190,6 +208,7 @@ class Spectral(AbstractDeterministicAgent):
             actor=actor,
             target=target,
             config=config,
+            **more,
         )
 
     def update(
@@ -209,7 +228,7 @@ class Spectral(AbstractDeterministicAgent):
                 ),
             )
         with jax.named_scope("critic"):
-            next_actions = self.target_actions(batch.next_state, target_key)
+            next_actions, bonus = self.next_actions(batch.next_state, target_key)
             source, contexts, features, next_features = self.features(
                 representation.net, batch, next_actions
             )
@@ -217,7 +236,7 @@ class Spectral(AbstractDeterministicAgent):
                 features = jnp.concatenate([features, batch.state, batch.action], axis=1)
                 following = [next_features, batch.next_state, next_actions]
                 next_features = jnp.concatenate(following, axis=1)
-            td_target = self.td_target(batch, next_features)
+            td_target = self.td_target(batch, next_features, bonus)
             features = lowered(features, self.config.precision)
             values = twin_q(self.critics.net, features)
             critics, fitted = self.critics.step(
@@ -225,11 +244,13 @@ class Spectral(AbstractDeterministicAgent):
             )
         with jax.named_scope("actor"):
             states = lowered(batch.state, self.config.precision)
-            actor, gained = self.actor.step_every(
-                self.config.actor_updates,
+            acting, gained = self.improve_actor(
+                lambda actions: action_values(critics.net, source, states, contexts, actions),
+                states,
+                target_key,
                 step,
-                lambda net: actor_loss(net, critics.net, source, states, contexts),
             )
+            actor = acting.actor
         # After all that reads the targets: see Trainable.step.
         target, critics, actor = jax.lax.optimization_barrier((self.target, critics, actor))
         with jax.named_scope("optimiser"):
@@ -240,7 +261,7 @@ class Spectral(AbstractDeterministicAgent):
                 polyak(target.actor, actor.parameters, rate),
             )
         agent = replace(
-            self, representation=representation, critics=critics, actor=actor, target=target
+            acting, representation=representation, critics=critics, actor=actor, target=target
         )
         return agent, worst_error(values, td_target), learned | fitted | gained
 
@@ -287,12 +308,28 @@ class Spectral(AbstractDeterministicAgent):
         layout = Layout.of(self.representation.net.readable())
         return layout.unpack(self.target.representation)
 
-    def target_actions(
+    def next_actions(
         self, states: Float[Array, "batch state"], key: PRNGKeyArray
-    ) -> Float[Array, "batch action"]:
-        """The target actor's actions plus clipped noise (App. FaStR, Optimization)."""
+    ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"] | None]:
+        """Actions of the targets, and what their values gain by entropy, if anything.
+
+        Here the target actor's plus clipped noise (App. FaStR, Optimization).
+        """
         seen = lowered(states, self.config.precision)
-        return self.smoothed_actions(self.target.actor, seen, key)
+        return self.smoothed_actions(self.target.actor, seen, key), None
+
+    def improve_actor(
+        self,
+        values: Callable[[Array], Array],
+        states: Float[Array, "batch state"],
+        key: PRNGKeyArray,  # noqa: ARG002
+        step: Int[Array, ""],
+    ) -> tuple["Spectral", Metrics]:
+        """The agent after a step of the actor on the values of its actions (Algorithm 1)."""
+        actor, gained = self.actor.step_every(
+            self.config.actor_updates, step, lambda net: actor_loss(net, values, states)
+        )
+        return replace(self, actor=actor), gained
 
     def features(
         self,
@@ -316,7 +353,10 @@ class Spectral(AbstractDeterministicAgent):
         return target, contexts[: batch.state.shape[0]], features, next_features
 
     def td_target(
-        self, batch: Transition, next_features: Float[Array, "batch feature"]
+        self,
+        batch: Transition,
+        next_features: Float[Array, "batch feature"],
+        bonus: Float[Array, " batch"] | None,
     ) -> Float[Array, " batch"]:
         """r + discount * min_k Q_k(psi(s', a')); all from the targets.
 
@@ -324,8 +364,10 @@ class Spectral(AbstractDeterministicAgent):
         and target smoothing.
         """
         critics = self.critics.layout.unpack(self.target.critics)
-        values = twin_q(critics, lowered(next_features, self.config.precision))
-        return bootstrapped(batch, jnp.min(values, axis=0), self.config.discount)
+        values = jnp.min(twin_q(critics, lowered(next_features, self.config.precision)), axis=0)
+        if bonus is not None:
+            values = values + bonus
+        return bootstrapped(batch, values, self.config.discount)
 
     def networks(self) -> dict[str, PyTree]:
         """Every online parameter once, under the name of the network it belongs to."""
@@ -335,22 +377,73 @@ class Spectral(AbstractDeterministicAgent):
         }
 
 
-def actor_loss(
-    actor: MLP,
+class SoftSpectral(Spectral):
+    """With SAC's actor: a tanh-Gaussian whose temperature is learned (App. SAC)."""
+
+    temperature: Trainable[Array]
+    """The logarithm of alpha."""
+
+    def policy(self) -> MeanPolicy:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The mean of the online actor."""
+        return MeanPolicy(self.actor.parameters, self.actor.layout)
+
+    def explore(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
+        """A sample of the policy, with no noise on top (App. SAC)."""
+        return TanhGaussian.of(self.actor.net, state).sample(key)[0]
+
+    def next_actions(
+        self, states: Float[Array, "batch state"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"] | None]:
+        """Sampled actions, and alpha times their surprise (App. SAC)."""
+        seen = lowered(states, self.config.precision)
+        actions, log_density = sampled(self.actor.net, seen, key)
+        return actions, -jnp.exp(self.temperature.net) * log_density
+
+    def improve_actor(
+        self,
+        values: Callable[[Array], Array],
+        states: Float[Array, "batch state"],
+        key: PRNGKeyArray,
+        step: Int[Array, ""],
+    ) -> tuple["SoftSpectral", Metrics]:
+        """The agent after a step of actor and temperature (App. SAC)."""
+        every, alpha = self.config.actor_updates, jnp.exp(self.temperature.net)
+        key = jax.random.fold_in(key, 1)
+        actor, gained = self.actor.step_every(
+            every, step, lambda net: soft_actor_loss(net, values, alpha, states, key)
+        )
+        temperature, tuned = self.temperature.step_every(
+            every,
+            step,
+            lambda log_alpha: temperature_loss(
+                log_alpha, gained["entropy"], self.actor.layout.shapes[-1][-1] // 2
+            ),
+        )
+        return replace(self, actor=actor, temperature=temperature), gained | tuned
+
+
+def action_values(
     critics: Head | MLP,
     representation: AbstractRepresentation,
     states: Float[Array, "batch state"],
     contexts: Float[Array, "batch context"],
-) -> tuple[Float[Array, ""], Metrics]:
-    """-mean Q(psi(s, pi(s))) over batch and twins (Algorithm 1, line 6).
+    actions: Float[Array, "batch action"],
+) -> Float[Array, "2 batch"]:
+    """Q(psi(s, a)) of both critics at an actor's actions.
 
     The paper's stop-gradient around phi_a(pi(s)) would leave the actor no gradient at all. It is
     read as holding the encoders' parameters fixed; the gradient reaches pi through phi_a. Actor and
     critics are in the precision of the states.
     """
-    actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(states)
     features = jax.vmap(representation.combine)(contexts, actions).astype(states.dtype)
     if isinstance(critics, MLP):
         read = [features, states, actions.astype(states.dtype)]
         features = jnp.concatenate(read, axis=1)
-    return mean_value_loss(twin_q(critics, features))
+    return twin_q(critics, features)
+
+
+def actor_loss(
+    actor: MLP, values: Callable[[Array], Array], states: Float[Array, "batch state"]
+) -> tuple[Float[Array, ""], Metrics]:
+    """-mean Q(psi(s, pi(s))) over batch and twins (Algorithm 1, line 6)."""
+    return mean_value_loss(values(jax.vmap(lambda state: jnp.tanh(actor(state)))(states)))

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
     AbstractDeterministicAgent,
-    actor_network,
     bootstrapped,
     mean_value_loss,
     plain_critics,
@@ -22,7 +21,8 @@ from fastr.agents.actor_critic import (
     worst_error,
 )
 from fastr.agents.base import AgentConfig
-from fastr.core import LARGEST_BATCH, EnvSpec, require
+from fastr.core import DEEPEST, LARGEST_BATCH, EnvSpec, require
+from fastr.nn.activations import elu
 from fastr.nn.networks import MLP
 from fastr.nn.optim import Adam, Metrics, Parameters, Trainable, polyak
 from fastr.nn.precision import Precision
@@ -44,7 +44,9 @@ class TD3Config(AgentConfig):
     actor_learning_rate: float = 3e-4
     """Adam's rate for the actor (App. FaStR, Optimization)."""
     hidden_dim: int = 512
-    """Units in each of the three hidden layers of actor and critics."""
+    """Units in every hidden layer of actor and critics."""
+    hidden_layers: int = 3
+    """Hidden layers of actor and critics."""
     exploration_noise: float = 0.2
     """Standard deviation of the Gaussian noise on collected actions (App. FaStR)."""
     target_noise: float = 0.2
@@ -62,6 +64,7 @@ class TD3Config(AgentConfig):
     def __post_init__(self):
         require(self, "batch_size", low=1, high=LARGEST_BATCH)
         require(self, "hidden_dim", "actor_updates", low=1)
+        require(self, "hidden_layers", low=1, high=DEEPEST)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
         require(self, "critic_learning_rate", "actor_learning_rate", low=0)
@@ -77,13 +80,12 @@ class TD3Config(AgentConfig):
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> "TD3":
         """A fresh agent for this environment."""
         critic_key, actor_key = jax.random.split(key)
+        hidden = [self.hidden_dim] * self.hidden_layers
         critics = Trainable.of(
-            plain_critics(spec, [self.hidden_dim] * 3, key=critic_key),
-            Adam(self.critic_learning_rate),
+            plain_critics(spec, hidden, key=critic_key), Adam(self.critic_learning_rate)
         )
-        actor = Trainable.of(
-            actor_network(spec, self.hidden_dim, key=actor_key), Adam(self.actor_learning_rate)
-        )
+        sizes = (spec.state_dim, *hidden, spec.action_dim)
+        actor = Trainable.of(MLP(sizes, elu, key=actor_key), Adam(self.actor_learning_rate))
         return TD3(
             critics=critics,
             actor=actor,
