@@ -6,12 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fastr
+from fastr.agents.sac import SACConfig
 from fastr.agents.spectral import Spectral
 from fastr.cli import run
 from fastr.core import EnvSpec, UserError
 from fastr.data.logs import doubt_of_actions, log_of
 from fastr.runs import RunDirectory, RunWriter
-from fastr.training.config import from_json
+from fastr.training.config import from_json, grounded
 from fastr.training.learner import Learner, Logged
 from fastr.training.loop import LOG_SHA256, begin, train
 from test_train import Killed, assert_same_end, kill_at, tiny
@@ -112,8 +114,8 @@ def test_a_share_of_every_batch_is_from_the_log(monkeypatch):
 
 def trained(config, path, **options):
     log = log_of(config)
-    with begin(config, path, log.sha256) as writer:
-        train(config, writer, log=log.rows, **options)
+    with begin(config, path, log) as writer:
+        train(config, writer, log=log, **options)
     return RunDirectory.open(path)
 
 
@@ -142,3 +144,56 @@ def test_killed_and_resumed_with_a_log_equals_uninterrupted(log, tmp_path, capsy
     assert from_json(whole.config["train"]).logged_rows == 8
     with RunWriter.resume(tmp_path / "killed")[0]:
         pass
+
+
+def test_offline_learns_from_the_log_alone(log, tmp_path):
+    """Killed and resumed as undisturbed; the policy imitates; every batch is the log's."""
+    config = grounded(with_log(log, offline=True, frames=600))
+    whole = trained(config, tmp_path / "whole")
+    assert from_json(whole.config["train"]).agent.imitation == 0.4
+    assert [row["kind"] for row in whole.rows() if row["seed"] == 3] == ["evaluation"] * 4
+    with pytest.raises(Killed):
+        trained(config, tmp_path / "killed", listeners=(kill_at(400),))
+    assert run(["resume", str(tmp_path / "killed")]) == 0
+    assert_same_end(tmp_path / "killed", whole)
+    checkpoint = whole.latest()
+    count = checkpoint.arrays()["learners.moments.count"]
+    assert (count == 400).all()
+    assert checkpoint.replay.start == checkpoint.replay.end
+
+
+def test_a_log_needs_no_environment(tmp_path, capsys):
+    log, fit = tmp_path / "log.npz", tmp_path / "fit"
+    np.savez(log, **columns())
+    assert run(["fit", str(log), "--out", str(fit)]) == 2
+    assert "add the arrays action_low" in capsys.readouterr().err
+    np.savez(log, **columns(), action_low=[-2.0], action_high=[2.0])
+    sizes = ["--batch-size", "16", "--hidden-dim", "8", "--feature-dim", "8", "--actor-dim", "8"]
+    assert run(["fit", str(log), "--frames", "400", *sizes, "--out", str(fit)]) == 0
+    fitted = fastr.load(fit)
+    action, _ = fitted.policy().predict(np.zeros(3))
+    assert abs(action[0]) <= 2.0
+    arrays = RunDirectory.open(fit).latest().arrays()
+    steps = {name: count for name, count in arrays.items() if name.endswith("moments.0.count")}
+    assert {name.split(".")[2]: int(count[0]) for name, count in steps.items()} == {
+        "representation": 201,
+        "critics": 0,
+        "actor": 0,
+    }
+    fitted.export(tmp_path / "policy", "safetensors")
+    assert run(["eval", str(fit)]) == 2
+    assert "learned from a log alone" in capsys.readouterr().err
+    assert run(["report", str(fit), "--out", str(tmp_path / "report")]) == 2
+    assert "learned from a log alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"offline": True}, "--offline needs --data"),
+        ({"offline": True, "data": "log.npz", "agent": SACConfig()}, "cannot imitate"),
+    ],
+)
+def test_what_offline_cannot_do_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        tiny(**options)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fastr.agents import spectral
-from fastr.agents.actor_critic import DeterministicPolicy, squared_error
-from fastr.agents.spectral import actor_loss, twin_q
+from fastr.agents.actor_critic import DeterministicPolicy, actor_loss, squared_error
+from fastr.agents.spectral import action_values, twin_q
 from fastr.nn import stream
 from fastr.representations.base import AbstractRepresentation
 from fastr.training.learner import EXPLORATION, Cohort, Engine
@@ -65,6 +65,16 @@ def targets_of(agent, batch, key):
     return agent.td_target(batch, features)
 
 
+def gain(actor, critics, net, batch):
+    """The actor's loss on what these critics say of features of this representation."""
+    contexts = jax.vmap(net.context)(batch.state)
+    return actor_loss(
+        actor,
+        lambda actions: action_values(critics, net, batch.state, contexts, actions),
+        batch,
+    )
+
+
 @pytest.fixture(scope="module")
 def gradients(agent, updated, batch, loss_gradient):
     """The gradient of each loss by its own network, at the arguments Algorithm 1 gives it."""
@@ -74,15 +84,12 @@ def gradients(agent, updated, batch, loss_gradient):
     def compiled(agent, new_critics):
         frozen = agent.target_representation
         features = jax.vmap(frozen.feature)(batch.state, batch.action)
-        contexts = jax.vmap(frozen.context)(batch.state)
         td_target = targets_of(agent, batch, target_key)
         return (
             jax.grad(lambda net: squared_error(twin_q(net, features), td_target)[0])(
                 agent.critics.net
             ),
-            jax.grad(lambda net: actor_loss(net, new_critics, frozen, batch.state, contexts)[0])(
-                agent.actor.net
-            ),
+            jax.grad(lambda net: gain(net, new_critics, frozen, batch)[0])(agent.actor.net),
         )
 
     critics, actor = compiled(agent, updated[0].critics.net)
@@ -234,9 +241,7 @@ def test_the_actors_gradient_flows_through_the_action_encoder(agent, batch):
     """An action encoder that ignores the action leaves the actor no gradient at all."""
     gradient = jax.jit(
         jax.grad(
-            lambda actor, net: actor_loss(
-                actor, agent.critics.net, net, batch.state, jax.vmap(net.context)(batch.state)
-            )[0],
+            lambda actor, net: gain(actor, agent.critics.net, net, batch)[0],
         )
     )
     net = agent.representation.net
@@ -253,8 +258,7 @@ def test_the_actors_loss_is_the_mean_over_twins_and_batch(agent, batch):
         net = agent.target_representation
         actions = jax.vmap(agent.policy())(batch.state)
         values = twin_q(agent.critics.net, jax.vmap(net.feature)(batch.state, actions))
-        contexts = jax.vmap(net.context)(batch.state)
-        loss, _ = actor_loss(agent.actor.net, agent.critics.net, net, batch.state, contexts)
+        loss, _ = gain(agent.actor.net, agent.critics.net, net, batch)
         return loss, values
 
     loss, values = both(agent)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastr.agents.td3 import TD3Config, actor_loss
+from fastr.agents.actor_critic import actor_loss, plain_q
+from fastr.agents.td3 import TD3Config
 from numpy_networks import np_mlp, np_plain_q, np_tree
 
 CONFIG = TD3Config(hidden_dim=6, batch_size=8, target_rate=0.1, target_noise=1e-9)
@@ -56,8 +57,17 @@ def test_the_actors_loss_is_the_mean_over_twins_and_batch(agent, batch):
     states = np.asarray(batch.state, np.float64)
     actions = np_actions(np_tree(agent.actor.net), states)
     values = np_plain_q(np_tree(agent.critics.net), states, actions)
-    loss, _ = jax.jit(lambda net: actor_loss(net, agent.critics.net, batch.state))(agent.actor.net)
-    assert float(loss) == pytest.approx(-values.mean(), rel=1e-4)
+
+    @jax.jit
+    def losses(net, critics):
+        find = lambda actions: plain_q(critics, batch.state, actions)  # noqa: E731
+        return actor_loss(net, find, batch)[0], actor_loss(net, find, batch, 0.4)[0]
+
+    plain, imitating = losses(agent.actor.net, agent.critics.net)
+    assert float(plain) == pytest.approx(-values.mean(), rel=1e-4)
+    distance = np.square(actions - np.asarray(batch.action)).mean()
+    expected = -values.mean() / np.abs(values).mean() + 0.4 * distance
+    assert float(imitating) == pytest.approx(expected, rel=1e-4)
 
 
 def test_an_update_moves_networks_and_targets(agent, updated, flat):

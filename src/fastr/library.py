@@ -15,7 +15,7 @@ from jaxtyping import Float, Float32
 
 from fastr import envs
 from fastr.core import Preset, RunError, UserError, nearest
-from fastr.data.logs import Log, log_of
+from fastr.data.logs import log_of
 from fastr.envs.processes import WorkerError
 from fastr.export.export import Format, statistics, write_policy
 from fastr.export.numpy_policy import flat, unlike
@@ -33,6 +33,7 @@ from fastr.training.config import (
     usual_preset,
 )
 from fastr.training.config import preset as preset_of
+from fastr.training.log import Log
 from fastr.training.loop import LOG_SHA256, begin, check_possible
 from fastr.training.loop import train as train_run
 from fastr.training.progress import TrainingProgress
@@ -146,15 +147,15 @@ class Run:
     def resume(self, frames: int | None = None, callback: Callback | None = None) -> "Run":
         """Train on: to the end of the budget, or to a larger one."""
         config = check_longer(self.config, frames, self.path)
-        check_possible(config, self.path)
         log = _opened_log(config, RunDirectory.open(self.path))
+        check_possible(config, self.path, log)
         writer, checkpoint = RunWriter.resume(self.path, frames)
         _trained(config, writer, checkpoint, callback, log)
         return _opened(self.path, config.task)
 
 
 def train(
-    env: Env,
+    env: Env | None,
     method: str = "fastr",
     *,
     seeds: Sequence[int] = (0,),
@@ -169,14 +170,16 @@ def train(
     `preset` is laptop without an accelerator, else paper. `out` is a new folder, by default
     runs/TASK-METHOD-DATE. Any other setting of `fastr train` is an option by its name:
     frame_skip=1, eval_frames=2_000, discount=0.98, noise_levels=10. Simulators and evaluations run
-    in processes of their own, also from a notebook or a script without a guarded main part.
+    in processes of their own, also from a notebook or a script without a guarded main part. Without
+    an environment (None) it learns from a log: data="log.npz", offline=True.
     """
-    config = on_this_device(preset_of(task_of(env), method, preset or usual_preset()))
+    task = "" if env is None else task_of(env)
+    config = on_this_device(preset_of(task, method, preset or usual_preset()))
     wanted = {"seeds": tuple(seeds)} | ({} if frames is None else {"frames": frames}) | options
     config = grounded(with_options(config, wanted))
-    path = Path(out) if out is not None else Path("runs") / run_name(config.task, config.method)
+    path = Path(out) if out is not None else Path("runs") / run_name(config.title, config.method)
     log = _opened_log(config)
-    _trained(config, begin(config, path, log and log.sha256), None, callback, log)
+    _trained(config, begin(config, path, log), None, callback, log)
     return _opened(path, config.task)
 
 
@@ -283,7 +286,7 @@ def _trained(
                 listeners=(progress, listen),
                 stopped=lambda: bool(stop),
                 estimate=progress.estimate,
-                log=log and log.rows,
+                log=log,
             )
         except WorkerError as error:
             raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error

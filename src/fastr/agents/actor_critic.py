@@ -1,8 +1,7 @@
 """Shared by the actor-critics: critics on (s, a), their losses, and deterministic actors."""
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,11 +12,8 @@ from fastr.agents.base import AbstractAgent, AbstractPolicy
 from fastr.core import EnvSpec
 from fastr.nn.activations import elu
 from fastr.nn.networks import MLP
-from fastr.nn.optim import Adam, Layout, Metrics, Parameters, Trainable
+from fastr.nn.optim import Layout, Metrics, Parameters, Trainable
 from fastr.transition import Transition
-
-LOG_STD_BOUNDS = (-20.0, 2.0)
-"""Of the Gaussian before tanh, as in the public code."""
 
 
 def plain_critics(
@@ -64,9 +60,24 @@ def worst_error(
     return jnp.max(jnp.abs(td_target[None] - values), axis=0)
 
 
-def mean_value_loss(values: Float[Array, "critic batch"]) -> tuple[Float[Array, ""], Metrics]:
-    """-mean of Q over batch and critics, at the actor's actions (Algorithm 1, line 6)."""
-    loss = -jnp.mean(values)
+def actor_loss(
+    actor: MLP,
+    values: Callable[[Array], Float[Array, "critic batch"]],
+    batch: Transition,
+    imitation: float = 0.0,
+) -> tuple[Float[Array, ""], Metrics]:
+    """-mean of Q over batch and critics, at the actor's actions (Algorithm 1, line 6).
+
+    With imitation, as in TD3+BC: values scaled to a mean size of 1, and that weight on the squared
+    distance from the batch's actions.
+    """
+    actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(batch.state)
+    found = values(actions)
+    loss = -jnp.mean(found)
+    if imitation:
+        size = jax.lax.stop_gradient(jnp.mean(jnp.abs(found)))
+        distance = jnp.mean(jnp.square(actions - batch.action))
+        loss = loss / jnp.maximum(size, 1e-6) + imitation * distance
     return loss, {"actor_loss": loss}
 
 
@@ -83,6 +94,11 @@ class DeterministicPolicy(AbstractPolicy):
     def write(self, program: Any, value: str, action_dim: int) -> str:  # noqa: ARG002
         """The actor's layers."""
         return program.mlp(self.layout.unpack(self.parameters), value, "actor")
+
+
+def actor_network(spec: EnvSpec, hidden: Sequence[int], *, key: PRNGKeyArray) -> MLP:
+    """Hidden layers with LayerNorm and ELU (App. FaStR; the public code has ReLU)."""
+    return MLP((spec.state_dim, *hidden, spec.action_dim), elu, key=key)
 
 
 def explored(
@@ -121,81 +137,3 @@ class AbstractDeterministicAgent(AbstractAgent):
         """The actions of a copy of the actor plus clipped noise (App. FaStR, Optimization)."""
         actions = jax.vmap(DeterministicPolicy(actor, self.actor.layout))(states)
         return smoothed(actions, self.config.target_noise, self.config.target_noise_clip, key)
-
-
-class TanhGaussian(NamedTuple):
-    """The distribution of tanh(u), u ~ N(mean, diag(std^2))."""
-
-    mean: Float[Array, " action"]
-    log_std: Float[Array, " action"]
-
-    @classmethod
-    def of(cls, actor: MLP, state: Float[Array, " state"]) -> "TanhGaussian":
-        """The policy in this state."""
-        mean, log_std = jnp.split(actor(state), 2)
-        return cls(mean, jnp.clip(log_std, *LOG_STD_BOUNDS))
-
-    def sample(self, key: PRNGKeyArray) -> tuple[Float[Array, " action"], Float[Array, ""]]:
-        """An action and the logarithm of its density."""
-        noise = jax.random.normal(key, self.mean.shape)
-        before = self.mean + jnp.exp(self.log_std) * noise
-        return jnp.tanh(before), self.log_density(before)
-
-    def log_density(self, before: Float[Array, " action"]) -> Float[Array, ""]:
-        """log p(tanh(u)) at u: the Gaussian's, less the logarithm of tanh's slope.
-
-        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which does not round to log 0.
-        """
-        noise = (before - self.mean) * jnp.exp(-self.log_std)
-        gaussian = -0.5 * jnp.square(noise) - self.log_std - 0.5 * math.log(2 * math.pi)
-        slope = 2.0 * (math.log(2.0) - before - jax.nn.softplus(-2.0 * before))
-        return jnp.sum(gaussian - slope)
-
-
-class MeanPolicy(AbstractPolicy):
-    """tanh of the Gaussian's mean (App. Shared Training Protocol)."""
-
-    parameters: Parameters
-    layout: Layout[MLP] = eqx.field(static=True)
-
-    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
-        """The action in this state."""
-        return jnp.tanh(TanhGaussian.of(self.layout.unpack(self.parameters), state).mean)
-
-    def write(self, program: Any, value: str, action_dim: int) -> str:
-        """The actor's layers, without the standard deviations at the end of the last."""
-        return program.mlp(self.layout.unpack(self.parameters), value, "actor", action_dim)
-
-
-def sampled(
-    actor: MLP, states: Float[Array, "batch state"], key: PRNGKeyArray
-) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
-    """An action in every state, and the logarithm of its density."""
-    keys = jax.random.split(key, states.shape[0])
-    return jax.vmap(lambda state, k: TanhGaussian.of(actor, state).sample(k))(states, keys)
-
-
-def soft_actor_loss(
-    actor: MLP,
-    values: Callable[[Array], Array],
-    alpha: Float[Array, ""],
-    states: Float[Array, "batch state"],
-    key: PRNGKeyArray,
-) -> tuple[Float[Array, ""], Metrics]:
-    """mean of alpha log pi(a|s) - min_k Q_k(s, a) at sampled actions."""
-    actions, log_density = sampled(actor, states, key)
-    loss = jnp.mean(alpha * log_density - jnp.min(values(actions), axis=0))
-    return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_density)}
-
-
-def initial_temperature(learning_rate: float, alpha: float = 0.2) -> Trainable[Array]:
-    """The logarithm of the entropy coefficient alpha."""
-    return Trainable.of(jnp.asarray(math.log(alpha), jnp.float32), Adam(learning_rate))
-
-
-def temperature_loss(
-    log_alpha: Float[Array, ""], entropy: Float[Array, ""], action_dim: int
-) -> tuple[Float[Array, ""], Metrics]:
-    """log alpha (entropy - target), with target -dim(A) (App. SAC)."""
-    loss = log_alpha * (entropy + action_dim)
-    return loss, {"temperature": jnp.exp(log_alpha)}

@@ -1,6 +1,8 @@
 """Soft actor-critic with a learned temperature (App. SAC)."""
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,25 +10,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
-    MeanPolicy,
-    TanhGaussian,
     bootstrapped,
-    initial_temperature,
     plain_critics,
     plain_q,
-    sampled,
-    soft_actor_loss,
     squared_error,
-    temperature_loss,
     worst_error,
 )
-from fastr.agents.base import AbstractAgent, AgentConfig
+from fastr.agents.base import AbstractAgent, AbstractPolicy, AgentConfig
 from fastr.core import DEEPEST, LARGEST_BATCH, EnvSpec, require
 from fastr.nn.activations import elu
 from fastr.nn.networks import MLP
-from fastr.nn.optim import Adam, Metrics, Parameters, Trainable, polyak
+from fastr.nn.optim import Adam, Layout, Metrics, Parameters, Trainable, polyak
 from fastr.nn.precision import Precision
 from fastr.transition import Transition
+
+LOG_STD_BOUNDS = (-20.0, 2.0)
+"""Of the Gaussian before tanh, as in the public code."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,6 @@ class SACConfig(AgentConfig):
     """Adam's rate for the logarithm of the temperature (App. SAC)."""
     initial_temperature: float = 0.2
     """Entropy coefficient alpha at the start (App. SAC; the public code starts at 1)."""
-    actor_updates: int = 1
-    """Updates of the critics for one of the actor."""
     normalize_observations: bool = False
     """Scale observations by running statistics (App. Shared Training Protocol)."""
     precision: Precision = "float32"
@@ -61,7 +58,7 @@ class SACConfig(AgentConfig):
 
     def __post_init__(self):
         require(self, "batch_size", low=1, high=LARGEST_BATCH)
-        require(self, "hidden_dim", "actor_updates", low=1)
+        require(self, "hidden_dim", low=1)
         require(self, "hidden_layers", low=1, high=DEEPEST)
         require(self, "discount", "target_rate", low=0, high=1)
         rates = ("critic_learning_rate", "actor_learning_rate", "temperature_learning_rate")
@@ -85,8 +82,55 @@ class SACConfig(AgentConfig):
         )
         sizes = (spec.state_dim, *hidden, 2 * spec.action_dim)
         actor = Trainable.of(MLP(sizes, elu, key=actor_key), Adam(self.actor_learning_rate))
-        temperature = initial_temperature(self.temperature_learning_rate, self.initial_temperature)
+        temperature = Trainable.of(
+            jnp.asarray(math.log(self.initial_temperature), jnp.float32),
+            Adam(self.temperature_learning_rate),
+        )
         return SAC(critics, actor, temperature, critics.parameters, self)
+
+
+class TanhGaussian(NamedTuple):
+    """The distribution of tanh(u), u ~ N(mean, diag(std^2))."""
+
+    mean: Float[Array, " action"]
+    log_std: Float[Array, " action"]
+
+    @classmethod
+    def of(cls, actor: MLP, state: Float[Array, " state"]) -> "TanhGaussian":
+        """The policy in this state."""
+        mean, log_std = jnp.split(actor(state), 2)
+        return cls(mean, jnp.clip(log_std, *LOG_STD_BOUNDS))
+
+    def sample(self, key: PRNGKeyArray) -> tuple[Float[Array, " action"], Float[Array, ""]]:
+        """An action and the logarithm of its density."""
+        noise = jax.random.normal(key, self.mean.shape)
+        before = self.mean + jnp.exp(self.log_std) * noise
+        return jnp.tanh(before), self.log_density(before)
+
+    def log_density(self, before: Float[Array, " action"]) -> Float[Array, ""]:
+        """log p(tanh(u)) at u: the Gaussian's, less the logarithm of tanh's slope.
+
+        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which does not round to log 0.
+        """
+        noise = (before - self.mean) * jnp.exp(-self.log_std)
+        gaussian = -0.5 * jnp.square(noise) - self.log_std - 0.5 * math.log(2 * math.pi)
+        slope = 2.0 * (math.log(2.0) - before - jax.nn.softplus(-2.0 * before))
+        return jnp.sum(gaussian - slope)
+
+
+class MeanPolicy(AbstractPolicy):
+    """tanh of the Gaussian's mean (App. Shared Training Protocol)."""
+
+    parameters: Parameters
+    layout: Layout[MLP] = eqx.field(static=True)
+
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " action"]:
+        """The action in this state."""
+        return jnp.tanh(TanhGaussian.of(self.layout.unpack(self.parameters), state).mean)
+
+    def write(self, program: Any, value: str, action_dim: int) -> str:
+        """The actor's layers, without the standard deviations at the end of the last."""
+        return program.mlp(self.layout.unpack(self.parameters), value, "actor", action_dim)
 
 
 class SAC(AbstractAgent):
@@ -111,7 +155,7 @@ class SAC(AbstractAgent):
         self,
         batch: Transition,
         key: PRNGKeyArray,
-        step: Int[Array, ""],
+        step: Int[Array, ""],  # noqa: ARG002  (every update is the same)
     ) -> tuple["SAC", Float[Array, " batch"], Metrics]:
         """Critics, actor, temperature, target critics."""
         target_key, actor_key = jax.random.split(key)
@@ -124,24 +168,13 @@ class SAC(AbstractAgent):
             )
         with jax.named_scope("actor"):
             alpha = jnp.exp(self.temperature.net)
-            every = self.config.actor_updates
-            actor, gained = self.actor.step_every(
-                every,
-                step,
-                lambda net: soft_actor_loss(
-                    net,
-                    lambda actions: plain_q(critics.net, batch.state, actions),
-                    alpha,
-                    batch.state,
-                    actor_key,
-                ),
+            actor, gained = self.actor.step(
+                lambda net: actor_loss(net, critics.net, alpha, batch.state, actor_key)
             )
-            temperature, tuned = self.temperature.step_every(
-                every,
-                step,
+            temperature, tuned = self.temperature.step(
                 lambda log_alpha: temperature_loss(
                     log_alpha, gained["entropy"], batch.action.shape[1]
-                ),
+                )
             )
         with jax.named_scope("optimiser"):
             rate = self.config.target_rate
@@ -164,3 +197,33 @@ class SAC(AbstractAgent):
             "actor": self.actor.net,
             "temperature": self.temperature.net,
         }
+
+
+def sampled(
+    actor: MLP, states: Float[Array, "batch state"], key: PRNGKeyArray
+) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
+    """An action in every state, and the logarithm of its density."""
+    keys = jax.random.split(key, states.shape[0])
+    return jax.vmap(lambda state, k: TanhGaussian.of(actor, state).sample(k))(states, keys)
+
+
+def actor_loss(
+    actor: MLP,
+    critics: MLP,
+    alpha: Float[Array, ""],
+    states: Float[Array, "batch state"],
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, ""], Metrics]:
+    """mean of alpha log pi(a|s) - min_k Q_k(s, a) at sampled actions."""
+    actions, log_density = sampled(actor, states, key)
+    values = jnp.min(plain_q(critics, states, actions), axis=0)
+    loss = jnp.mean(alpha * log_density - values)
+    return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_density)}
+
+
+def temperature_loss(
+    log_alpha: Float[Array, ""], entropy: Float[Array, ""], action_dim: int
+) -> tuple[Float[Array, ""], Metrics]:
+    """log alpha (entropy - target), with target -dim(A) (App. SAC)."""
+    loss = log_alpha * (entropy + action_dim)
+    return loss, {"temperature": jnp.exp(log_alpha)}

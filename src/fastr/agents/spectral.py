@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -11,21 +11,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
     AbstractDeterministicAgent,
-    MeanPolicy,
-    TanhGaussian,
+    actor_loss,
+    actor_network,
     bootstrapped,
-    initial_temperature,
-    mean_value_loss,
-    sampled,
-    soft_actor_loss,
     squared_error,
     stacked_critics,
-    temperature_loss,
     worst_error,
 )
 from fastr.agents.base import AbstractAgent, AgentConfig, Part
 from fastr.core import DEEPEST, LARGEST_BATCH, EnvSpec, UserError, require
-from fastr.nn.activations import elu
 from fastr.nn.networks import MLP, Head
 from fastr.nn.optim import Adam, Layout, Metrics, Parameters, Trainable, polyak
 from fastr.nn.precision import Precision, lowered
@@ -68,11 +62,6 @@ class SpectralConfig(AgentConfig):
     """Adam's rate for the twin critics (App. FaStR, Optimization)."""
     actor_learning_rate: float = 3e-4
     """Adam's rate for the actor (App. FaStR, Optimization)."""
-    temperature_learning_rate: float = 3e-4
-    """Adam's rate for the logarithm of a stochastic actor's temperature (App. SAC)."""
-    actor: Literal["deterministic", "stochastic"] = "deterministic"
-    """Deterministic, with noise on collected and target actions, as in the paper; or, as in SAC,
-    a tanh-Gaussian with a learned temperature."""
     hidden_layers: int = 3
     """Hidden layers of the actor (App. FaStR, Architecture), and of critics that read all."""
     actor_dim: int = 512
@@ -93,6 +82,11 @@ class SpectralConfig(AgentConfig):
     """Updates of the critics for one of the representation."""
     actor_updates: int = 1
     """Updates of the critics for one of the actor."""
+    imitation: float = 0.0
+    """Weight of the actor's distance from the actions in the batch, beside values scaled to 1: 0.4
+    in TD3+BC, and with --offline unless given; 0 leaves values as they are."""
+    learns: Literal["all", "representation"] = "all"
+    """All networks, or the representation alone (fastr fit)."""
     normalize_observations: bool = True
     """Scale observations by running statistics (App. Shared Training Protocol)."""
     keep: Keep = "nothing"
@@ -127,6 +121,7 @@ class SpectralConfig(AgentConfig):
         require(self, "hidden_layers", low=1, high=DEEPEST)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
+        require(self, "imitation", low=0)
         if self.keep not in ("nothing", self.representation.keepable):
             raise UserError(
                 f"--keep {self.keep} is not possible with this representation; "
@@ -149,17 +144,13 @@ class SpectralConfig(AgentConfig):
             critics = stacked_critics((width, *hidden, 1), key=critic_key)
         else:
             critics = jax.vmap(sizes.head)(jax.random.split(critic_key))
-        outputs = spec.action_dim if self.actor == "deterministic" else 2 * spec.action_dim
-        actor = MLP((spec.state_dim, *hidden, outputs), elu, key=actor_key)
-        networks = (
+        actor = actor_network(spec, hidden, key=actor_key)
+        return Spectral.of(
+            self,
             Trainable.of(net, Adam(self.representation_learning_rate)),
             Trainable.of(critics, Adam(self.critic_learning_rate)),
             Trainable.of(actor, Adam(self.actor_learning_rate)),
         )
-        if self.actor == "deterministic":
-            return Spectral.of(self, *networks)
-        temperature = initial_temperature(self.temperature_learning_rate)
-        return SoftSpectral.of(self, *networks, temperature=temperature)
 
 
 def readable(representation: Trainable[AbstractRepresentation]) -> Parameters:
@@ -198,7 +189,6 @@ class Spectral(AbstractDeterministicAgent):
         representation: Trainable[AbstractRepresentation],
         critics: Trainable[Head] | Trainable[MLP],
         actor: Trainable[MLP],
-        **more: Trainable[Any],
     ) -> "Spectral":
         """An agent whose target copies start at the online networks."""
         target = Target(readable(representation), critics.parameters, actor.parameters)
@@ -208,7 +198,6 @@ class Spectral(AbstractDeterministicAgent):
             actor=actor,
             target=target,
             config=config,
-            **more,
         )
 
     def update(
@@ -219,16 +208,24 @@ class Spectral(AbstractDeterministicAgent):
     ) -> tuple["Spectral", Float[Array, " batch"], Metrics]:
         """Algorithm 1: representation, critics, actor, targets; one batch for all."""
         representation_key, target_key = jax.random.split(key)
+        alone = self.config.learns == "representation"
         with jax.named_scope("representation"):
             representation, learned = self.representation.step_every(
-                self.config.representation_updates,
+                1 if alone else self.config.representation_updates,
                 step,
                 lambda net: with_kept(net, self.config.keep, jax.lax.stop_gradient).loss(
                     batch, representation_key
                 ),
             )
+        if alone:
+            followed = polyak(
+                self.target.representation, readable(representation), self.config.target_rate
+            )
+            target = replace(self.target, representation=followed)
+            fitted = replace(self, representation=representation, target=target)
+            return fitted, jnp.zeros_like(batch.reward), learned
         with jax.named_scope("critic"):
-            next_actions, bonus = self.next_actions(batch.next_state, target_key)
+            next_actions = self.target_actions(batch.next_state, target_key)
             source, contexts, features, next_features = self.features(
                 representation.net, batch, next_actions
             )
@@ -236,7 +233,7 @@ class Spectral(AbstractDeterministicAgent):
                 features = jnp.concatenate([features, batch.state, batch.action], axis=1)
                 following = [next_features, batch.next_state, next_actions]
                 next_features = jnp.concatenate(following, axis=1)
-            td_target = self.td_target(batch, next_features, bonus)
+            td_target = self.td_target(batch, next_features)
             features = lowered(features, self.config.precision)
             values = twin_q(self.critics.net, features)
             critics, fitted = self.critics.step(
@@ -244,13 +241,16 @@ class Spectral(AbstractDeterministicAgent):
             )
         with jax.named_scope("actor"):
             states = lowered(batch.state, self.config.precision)
-            acting, gained = self.improve_actor(
-                lambda actions: action_values(critics.net, source, states, contexts, actions),
-                states,
-                target_key,
+            actor, gained = self.actor.step_every(
+                self.config.actor_updates,
                 step,
+                lambda net: actor_loss(
+                    net,
+                    lambda actions: action_values(critics.net, source, states, contexts, actions),
+                    replace(batch, state=states),
+                    self.config.imitation,
+                ),
             )
-            actor = acting.actor
         # After all that reads the targets: see Trainable.step.
         target, critics, actor = jax.lax.optimization_barrier((self.target, critics, actor))
         with jax.named_scope("optimiser"):
@@ -261,7 +261,7 @@ class Spectral(AbstractDeterministicAgent):
                 polyak(target.actor, actor.parameters, rate),
             )
         agent = replace(
-            acting, representation=representation, critics=critics, actor=actor, target=target
+            self, representation=representation, critics=critics, actor=actor, target=target
         )
         return agent, worst_error(values, td_target), learned | fitted | gained
 
@@ -308,28 +308,12 @@ class Spectral(AbstractDeterministicAgent):
         layout = Layout.of(self.representation.net.readable())
         return layout.unpack(self.target.representation)
 
-    def next_actions(
+    def target_actions(
         self, states: Float[Array, "batch state"], key: PRNGKeyArray
-    ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"] | None]:
-        """Actions of the targets, and what their values gain by entropy, if anything.
-
-        Here the target actor's plus clipped noise (App. FaStR, Optimization).
-        """
+    ) -> Float[Array, "batch action"]:
+        """The target actor's actions plus clipped noise (App. FaStR, Optimization)."""
         seen = lowered(states, self.config.precision)
-        return self.smoothed_actions(self.target.actor, seen, key), None
-
-    def improve_actor(
-        self,
-        values: Callable[[Array], Array],
-        states: Float[Array, "batch state"],
-        key: PRNGKeyArray,  # noqa: ARG002
-        step: Int[Array, ""],
-    ) -> tuple["Spectral", Metrics]:
-        """The agent after a step of the actor on the values of its actions (Algorithm 1)."""
-        actor, gained = self.actor.step_every(
-            self.config.actor_updates, step, lambda net: actor_loss(net, values, states)
-        )
-        return replace(self, actor=actor), gained
+        return self.smoothed_actions(self.target.actor, seen, key)
 
     def features(
         self,
@@ -353,10 +337,7 @@ class Spectral(AbstractDeterministicAgent):
         return target, contexts[: batch.state.shape[0]], features, next_features
 
     def td_target(
-        self,
-        batch: Transition,
-        next_features: Float[Array, "batch feature"],
-        bonus: Float[Array, " batch"] | None,
+        self, batch: Transition, next_features: Float[Array, "batch feature"]
     ) -> Float[Array, " batch"]:
         """r + discount * min_k Q_k(psi(s', a')); all from the targets.
 
@@ -364,10 +345,8 @@ class Spectral(AbstractDeterministicAgent):
         and target smoothing.
         """
         critics = self.critics.layout.unpack(self.target.critics)
-        values = jnp.min(twin_q(critics, lowered(next_features, self.config.precision)), axis=0)
-        if bonus is not None:
-            values = values + bonus
-        return bootstrapped(batch, values, self.config.discount)
+        values = twin_q(critics, lowered(next_features, self.config.precision))
+        return bootstrapped(batch, jnp.min(values, axis=0), self.config.discount)
 
     def networks(self) -> dict[str, PyTree]:
         """Every online parameter once, under the name of the network it belongs to."""
@@ -375,51 +354,6 @@ class Spectral(AbstractDeterministicAgent):
             "critics": self.critics.net,
             "actor": self.actor.net,
         }
-
-
-class SoftSpectral(Spectral):
-    """With SAC's actor: a tanh-Gaussian whose temperature is learned (App. SAC)."""
-
-    temperature: Trainable[Array]
-    """The logarithm of alpha."""
-
-    def policy(self) -> MeanPolicy:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The mean of the online actor."""
-        return MeanPolicy(self.actor.parameters, self.actor.layout)
-
-    def explore(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
-        """A sample of the policy, with no noise on top (App. SAC)."""
-        return TanhGaussian.of(self.actor.net, state).sample(key)[0]
-
-    def next_actions(
-        self, states: Float[Array, "batch state"], key: PRNGKeyArray
-    ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"] | None]:
-        """Sampled actions, and alpha times their surprise (App. SAC)."""
-        seen = lowered(states, self.config.precision)
-        actions, log_density = sampled(self.actor.net, seen, key)
-        return actions, -jnp.exp(self.temperature.net) * log_density
-
-    def improve_actor(
-        self,
-        values: Callable[[Array], Array],
-        states: Float[Array, "batch state"],
-        key: PRNGKeyArray,
-        step: Int[Array, ""],
-    ) -> tuple["SoftSpectral", Metrics]:
-        """The agent after a step of actor and temperature (App. SAC)."""
-        every, alpha = self.config.actor_updates, jnp.exp(self.temperature.net)
-        key = jax.random.fold_in(key, 1)
-        actor, gained = self.actor.step_every(
-            every, step, lambda net: soft_actor_loss(net, values, alpha, states, key)
-        )
-        temperature, tuned = self.temperature.step_every(
-            every,
-            step,
-            lambda log_alpha: temperature_loss(
-                log_alpha, gained["entropy"], self.actor.layout.shapes[-1][-1] // 2
-            ),
-        )
-        return replace(self, actor=actor, temperature=temperature), gained | tuned
 
 
 def action_values(
@@ -440,10 +374,3 @@ def action_values(
         read = [features, states, actions.astype(states.dtype)]
         features = jnp.concatenate(read, axis=1)
     return twin_q(critics, features)
-
-
-def actor_loss(
-    actor: MLP, values: Callable[[Array], Array], states: Float[Array, "batch state"]
-) -> tuple[Float[Array, ""], Metrics]:
-    """-mean Q(psi(s, pi(s))) over batch and twins (Algorithm 1, line 6)."""
-    return mean_value_loss(values(jax.vmap(lambda state: jnp.tanh(actor(state)))(states)))

@@ -13,8 +13,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from fastr.agents.actor_critic import (
     AbstractDeterministicAgent,
+    actor_loss,
+    actor_network,
     bootstrapped,
-    mean_value_loss,
     plain_critics,
     plain_q,
     squared_error,
@@ -22,7 +23,6 @@ from fastr.agents.actor_critic import (
 )
 from fastr.agents.base import AgentConfig
 from fastr.core import DEEPEST, LARGEST_BATCH, EnvSpec, require
-from fastr.nn.activations import elu
 from fastr.nn.networks import MLP
 from fastr.nn.optim import Adam, Metrics, Parameters, Trainable, polyak
 from fastr.nn.precision import Precision
@@ -55,6 +55,9 @@ class TD3Config(AgentConfig):
     """Bound of the noise on target actions (App. FaStR, Optimization)."""
     actor_updates: int = 1
     """Updates of the critics for one of the actor."""
+    imitation: float = 0.0
+    """Weight of the actor's distance from the actions in the batch, beside values scaled to 1: 0.4
+    in TD3+BC, and with --offline unless given; 0 leaves values as they are."""
     normalize_observations: bool = True
     """Scale observations by running statistics, as FaStR does."""
     precision: Precision = "float32"
@@ -67,6 +70,7 @@ class TD3Config(AgentConfig):
         require(self, "hidden_layers", low=1, high=DEEPEST)
         require(self, "discount", "target_rate", low=0, high=1)
         require(self, "exploration_noise", "target_noise", "target_noise_clip", low=0)
+        require(self, "imitation", low=0)
         require(self, "critic_learning_rate", "actor_learning_rate", low=0)
 
     def laptop(self) -> "TD3Config":
@@ -84,8 +88,9 @@ class TD3Config(AgentConfig):
         critics = Trainable.of(
             plain_critics(spec, hidden, key=critic_key), Adam(self.critic_learning_rate)
         )
-        sizes = (spec.state_dim, *hidden, spec.action_dim)
-        actor = Trainable.of(MLP(sizes, elu, key=actor_key), Adam(self.actor_learning_rate))
+        actor = Trainable.of(
+            actor_network(spec, hidden, key=actor_key), Adam(self.actor_learning_rate)
+        )
         return TD3(
             critics=critics,
             actor=actor,
@@ -122,7 +127,12 @@ class TD3(AbstractDeterministicAgent):
             actor, gained = self.actor.step_every(
                 self.config.actor_updates,
                 step,
-                lambda net: actor_loss(net, critics.net, batch.state),
+                lambda net: actor_loss(
+                    net,
+                    lambda actions: plain_q(critics.net, batch.state, actions),
+                    batch,
+                    self.config.imitation,
+                ),
             )
         with jax.named_scope("optimiser"):
             rate = self.config.target_rate
@@ -147,11 +157,3 @@ class TD3(AbstractDeterministicAgent):
     def networks(self) -> dict[str, PyTree]:
         """Every online parameter once, under the name of the network it belongs to."""
         return {"critics": self.critics.net, "actor": self.actor.net}
-
-
-def actor_loss(
-    actor: MLP, critics: MLP, states: Float[Array, "batch state"]
-) -> tuple[Float[Array, ""], Metrics]:
-    """-mean Q(s, pi(s)) over batch and twins."""
-    actions = jax.vmap(lambda state: jnp.tanh(actor(state)))(states)
-    return mean_value_loss(plain_q(critics, states, actions))

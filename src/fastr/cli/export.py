@@ -48,7 +48,7 @@ class Export:
             self.out,
             self.format,
             licence=self.license,
-            episodes=self.episodes,
+            episodes=self.episodes if trained.config.task else 0,
         )
         if self.json:
             return print_json({"out": str(self.out), "largest_difference": difference, **facts})

@@ -33,6 +33,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("Learn", "training:Train", "train one agent per seed on a task"),
+    "fit": Command("Learn", "training:Train", "learn a representation from logged transitions"),
     "resume": Command("Learn", "training:Resume", "continue a stopped run"),
     "eval": Command("Look", "looking:Eval", "play greedy episodes of a run"),
     "play": Command("Look", "looking:Play", "film the learned policies, or watch one"),
@@ -149,6 +150,8 @@ def command(name: str, *arguments: str, imports: tuple[str, ...] = ()) -> Any:
         return parsed("bench race", Race, arguments[1:])
     module, _, of_class = COMMANDS[name].place.partition(":")
     kind = getattr(import_module(f"fastr.cli.{module}"), of_class)
+    if name == "fit":
+        return fit_command(kind, arguments)
     if name in ("train", "info", "bench"):
         return task_command(name, kind, arguments)
     if name == "misfit":
@@ -165,9 +168,26 @@ def task_command(name: str, kind: type[Any], arguments: tuple[str, ...]) -> Any:
     asked = chosen(arguments, usual_preset())
     default = kind(config=on_this_device(preset("", asked.method, asked.preset)))
     options = parsed(name, kind, arguments, default)
-    if not options.config.task:
+    if not options.config.task and not options.config.offline:
         raise UserError(f"fastr {name} needs a TASK, for example `fastr {name} walker-walk`.")
     return replace(options, config=grounded(options.config))
+
+
+def fit_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:
+    """fastr fit LOG: training from the log alone, of the representation alone."""
+    usage = (
+        "fastr fit needs a LOG, and then options of `fastr train`: `fastr fit log.npz --frames "
+        "100000 --out runs/fit`. A training takes the result over with `--init runs/fit "
+        "--init-parts representation`."
+    )
+    if {"-h", "--help"} & set(arguments):
+        print(f"{usage}\n")
+        return task_command("train", kind, ("--help",))
+    if not arguments or arguments[0].startswith("-"):
+        raise UserError(usage)
+    log, *options = arguments
+    alone = ("--data", log, "--offline", "--learns", "representation")
+    return task_command("train", kind, (*options, *alone))
 
 
 def misfit_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:

@@ -45,7 +45,7 @@ class Train:
         """Train from frame 0."""
         from fastr.training.loop import begin
 
-        out = self.out or Path("runs") / run_name(self.config.task, self.config.method)
+        out = self.out or Path("runs") / run_name(self.config.title, self.config.method)
         if saved_frames(out):
             run = RunDirectory.open(out)
             refuse_other(run, self.config)
@@ -53,7 +53,7 @@ class Train:
             state = "is finished: play it" if run.finished() else "was started before: continue it"
             raise UserError(f"{out} {state} with `{advice}`, or choose another --out.")
         log = opened_log(self.config)
-        with begin(self.config, out, log and log.sha256) as writer:
+        with begin(self.config, out, log) as writer:
             say_preset(self.config)
             return train_and_report(self, self.config, writer, None, log)
 
@@ -80,8 +80,8 @@ class Resume:
         config = from_json(run.config["train"])
         config = check_longer(config, self.frames, self.run_directory)
         require_imported(config.task, self.run_directory)
-        check_possible(config, self.run_directory)
         log = opened_log(config, run)
+        check_possible(config, self.run_directory, log)
         writer, checkpoint = RunWriter.resume(self.run_directory, self.frames)
         with writer:
             for message in checkpoint.skipped if checkpoint else ():
@@ -193,7 +193,7 @@ def train_and_draw(
                     stopped=lambda: bool(asked),
                     patience=watching.patience,
                     estimate=progress.estimate,
-                    log=log and log.rows,
+                    log=log,
                 )
             except WorkerError as error:
                 raise RunError(f"{str(error).removesuffix('.')}; {writer.standing()}.") from error
@@ -206,7 +206,7 @@ def draw(config: TrainConfig, writer: RunWriter) -> None:
     from fastr.report.page import learning_curve
     from fastr.runs.summary import curve_csv
 
-    rows, title = writer.rows(), f"{config.task}, {config.method}"
+    rows, title = writer.rows(), f"{config.title}, {config.method}"
     if all(evaluations(rows, seed) for seed in config.seeds):
         with write_errors(writer.path / "curve.png"):
             learning_curve(rows, config.seeds, title, writer.path / "curve.png")
@@ -229,7 +229,7 @@ def train_and_report(
         asked = train_and_draw(config, writer, checkpoint, options.watching, log)
     result = {
         "run": str(writer.path),
-        "task": config.task,
+        "task": config.title,
         "method": config.method,
         "finished": ended(config, writer),
         **summary(writer.rows(), config.seeds),
@@ -242,6 +242,8 @@ def train_and_report(
         print_json(result)
     elif count:
         show(result, count)
+    elif result["finished"]:
+        print(f"run directory   {result['run']}")
     return stopped_by(asked) if asked and not result["finished"] else 0
 
 

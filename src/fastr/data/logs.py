@@ -1,41 +1,27 @@
 """Logged transitions that a training mixes into its batches (--data): read and checked."""
 
 import contextlib
-import hashlib
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32, Int
+from jaxtyping import Int
 
 from fastr import envs
 from fastr.core import EnvSpec, UserError
 from fastr.data.dataset import require_bounds, spool
 from fastr.data.formats import open_source
 from fastr.envs import shifts
-from fastr.runs.contract import Contract
+from fastr.runs.contract import Commanded, Contract, Observed
 from fastr.training.config import TrainConfig
+from fastr.training.log import Log
 from fastr.training.progress import stage
 
 COMPARED = 20_000
 """Rows that are looked at for actions in the wrong row."""
 BETTER = 0.9
 """A residual below this share of the other is no chance."""
-
-
-@dataclass(frozen=True)
-class Log:
-    """Packed transitions as the replay has them: actions in [-1, 1]."""
-
-    rows: Float32[np.ndarray, "logged row"]
-    doubt: str = ""
-    """What looks wrong in it, without being impossible."""
-
-    @property
-    def sha256(self) -> str:
-        """Checksum: a run is resumed with the log that it began with."""
-        return hashlib.sha256(self.rows.tobytes()).hexdigest()
 
 
 def log_of(config: TrainConfig, recorded: str | None = None) -> Log | None:
@@ -45,12 +31,36 @@ def log_of(config: TrainConfig, recorded: str | None = None) -> Log | None:
     """
     if not config.data:
         return None
-    task, _ = shifts.split(config.task)
-    with contextlib.closing(envs.load(task, config.frame_skip)) as environment:
-        log = read_log(config.data, Contract.of(environment, config.frame_skip))
+    if config.task:
+        task, _ = shifts.split(config.task)
+        with contextlib.closing(envs.load(task, config.frame_skip)) as environment:
+            log = read_log(config.data, Contract.of(environment, config.frame_skip))
+    else:
+        log = read_log(config.data, contract_of(config.data, config.frame_skip))
     if recorded is not None and log.sha256 != recorded:
         raise UserError(f"{config.data} is not what it was when the run began: restore it.")
     return log
+
+
+def contract_of(name: str, frame_skip: int) -> Contract:
+    """What a dataset alone tells of its environment: sizes, and the bounds of the actions."""
+    about = open_source(name).about
+    if not about.bounded:
+        raise UserError(
+            f"{name} does not say between which bounds its actions lie: add the arrays action_low "
+            "and action_high, or name the TASK whose bounds they are."
+        )
+    size = about.spec.action_dim
+    return Contract(
+        (Observed("observation", (about.spec.state_dim,), None),),
+        tuple(
+            Commanded(f"action {i}", float(low), float(high), None)
+            for i, low, high in zip(range(size), *about.bounds, strict=True)
+        ),
+        (size,),
+        about.provenance.get("frame_skip") or frame_skip,
+        None,
+    )
 
 
 def read_log(name: str, contract: Contract) -> Log:
@@ -89,7 +99,9 @@ def read_log(name: str, contract: Contract) -> Log:
             reward=data.reward,
             continues=~terminated,
         )
-        return Log(rows, doubt_of_actions(data.state, action, data.next_state, data.episodes))
+        return Log(
+            rows, contract, doubt_of_actions(data.state, action, data.next_state, data.episodes)
+        )
 
 
 def doubt_of_actions(

@@ -102,8 +102,11 @@ def write(out: Path, kind: Format, content: bytes, facts: dict[str, Any]) -> Non
 
 
 def visited_states(trained: Trained) -> Float32[np.ndarray, "batch state"]:
-    """The first states of a greedy episode."""
+    """The first states of a greedy episode; without an environment, states like the log's."""
     config = trained.config
+    if not config.task:
+        noise = np.random.default_rng(0).standard_normal((STEPS, trained.spec.state_dim))
+        return (trained.mean + trained.std * noise).astype(np.float32)
     with contextlib.closing(envs.load(config.task, config.frame_skip)) as environment:
         states = [environment.reset(envs.episode_seed(trained.seed, 0, "evaluate"))]
         for _ in range(STEPS - 1):
@@ -174,12 +177,13 @@ def write_policy(
 
 def policy_facts(trained: Trained, directory: RunDirectory, licence: str) -> dict[str, Any]:
     """What is known of a policy without playing; every value is plain JSON."""
-    config, name = trained.config, envs.parse(trained.config.task)
+    config = trained.config
+    name = envs.parse(config.task) if config.task else None
     gym = {"gymnasium_id": name.name} if isinstance(name, envs.GymTask) else {}
     return {
         "format": "fastr-policy",
         "format_version": 1,
-        "task": config.task,
+        "task": config.title,
         **gym,
         "frame_skip": config.frame_skip,
         "method": config.method,
@@ -190,7 +194,7 @@ def policy_facts(trained: Trained, directory: RunDirectory, licence: str) -> dic
         "license": licence,
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
         "exported_by": f"fastr {fastr.__version__}",
-        **contract(trained).to_json(),
+        **contract(trained, directory).to_json(),
         "statistics": statistics(trained),
     }
 
@@ -236,9 +240,11 @@ def returns_facts(returns: np.ndarray, seed: int, episodes: range) -> dict[str, 
     }
 
 
-def contract(trained: Trained) -> Contract:
-    """What the policy is fed and returns, by the simulator's own names."""
+def contract(trained: Trained, directory: RunDirectory) -> Contract:
+    """What the policy is fed and returns, by the simulator's own names, if there is one."""
     config = trained.config
+    if not config.task:
+        return Contract.read(directory.path / CONTRACT)
     # An actuator shift happens between the policy and the robot: the names are the robot's.
     task, _ = shifts.split(config.task)
     with contextlib.closing(envs.load(task, config.frame_skip)) as environment:

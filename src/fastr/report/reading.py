@@ -145,6 +145,8 @@ def run_series(path: Path) -> Series:
     """The evaluations of a run directory."""
     run = RunDirectory.open(path)
     train = run.config["train"]
+    if train.get("offline") and not train.get("task"):
+        raise UserError(f"{path} was learned from a log alone: it has no returns to report.")
     for name in ("task", "method"):
         if not isinstance(train.get(name), str) or not shown(train[name]):
             raise UserError(f"{path / CONFIG}: {name} is not a text.")

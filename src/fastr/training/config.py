@@ -48,6 +48,8 @@ METHODS: dict[str, AgentConfig] = {
 }
 BLOCK_STEPS = 4
 """The longest block that learned no more slowly than single steps (docs/deviations.md)."""
+IMITATION = 0.4
+"""Weight of imitation with --offline: 1 / 2.5, as in TD3+BC."""
 OWN = " Your own method needs `fastr --import MODULE` first, or in Python `import MODULE`."
 """A hint for a user whose method is unknown."""
 
@@ -137,6 +139,9 @@ class TrainConfig:
     those of --init."""
     data_share: float = 0.5
     """Share of every batch that is drawn from --data."""
+    offline: bool = False
+    """Learn from --data alone, without a simulator: --frames counts updates times --frame-skip.
+    TASK is where the policy is evaluated; without one it is not."""
     block_steps: int = 1
     """Agent steps, and updates, handed to the device at once: faster, with actions of a policy that
     is up to as many steps old."""
@@ -155,13 +160,25 @@ class TrainConfig:
                 )
         require_seeds(self.seeds)
         require(self, "data_share", low=0, high=1)
-        if self.logged_rows == self.agent.batch_size:
+        if self.offline and not self.data:
+            raise UserError("--offline needs --data LOG, the transitions to learn from.")
+        if self.offline and not hasattr(self.agent, "imitation"):
+            raise UserError(
+                f"--offline is not possible with {self.method}, whose actor cannot imitate; it is "
+                "with td3, fastr, and every other method that learns a representation but td7."
+            )
+        if self.logged_rows == self.agent.batch_size and not self.offline:
             raise UserError(
                 f"--data-share {self.data_share:g} leaves no row for fresh transitions."
             )
         keep = getattr(self.agent, "keep", "nothing")
         if keep != "nothing" and not self.init:
             raise UserError(f"--keep {keep} needs --init RUN, the run to take it from.")
+
+    @property
+    def title(self) -> str:
+        """The task; the log of a run without one."""
+        return self.task or Path(self.data).stem
 
     @property
     def agent_steps(self) -> int:
@@ -171,7 +188,7 @@ class TrainConfig:
     @property
     def random_steps(self) -> int:
         """Agent steps before the first update."""
-        return self.random_frames // self.frame_skip
+        return 0 if self.offline else self.random_frames // self.frame_skip
 
     @property
     def uniform_steps(self) -> int:
@@ -181,6 +198,8 @@ class TrainConfig:
     @property
     def logged_rows(self) -> int:
         """Rows of every batch that are drawn from --data."""
+        if self.offline:
+            return self.agent.batch_size
         return round(self.data_share * self.agent.batch_size) if self.data else 0
 
     @property
@@ -196,6 +215,8 @@ class TrainConfig:
     @property
     def capacity(self) -> int:
         """Rows of replay to allocate: at most as many as the run writes."""
+        if self.offline:
+            return 1
         return min(self.replay_capacity, self.agent_steps)
 
 
@@ -247,7 +268,10 @@ def grounded(config: TrainConfig) -> TrainConfig:
     init = config.init and str(Path(config.init).resolve())
     there = config.data and Path(config.data).exists()
     data = str(Path(config.data).resolve()) if there else config.data
-    config = replace(config, task=spelled(config.task), init=init, data=data)
+    task = spelled(config.task) if config.task or not config.offline else ""
+    config = replace(config, task=task, init=init, data=data)
+    if config.offline and not getattr(config.agent, "imitation", 1.0):
+        config = replace(config, agent=replace(config.agent, imitation=IMITATION))
     representation = getattr(config.agent, "representation", None)
     if not isinstance(representation, TreeConfig) or "|" in representation.groups:
         return config

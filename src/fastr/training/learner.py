@@ -123,6 +123,9 @@ class Learner(eqx.Module):
         with jax.named_scope("replay"):
             if log is None:
                 rows, slots = self.replay.sample(self.config.batch_size, steps, sample_key)
+            elif log.per_batch == self.config.batch_size:
+                slots = jnp.zeros(0, jnp.int32)
+                rows = log.rows[jax.random.randint(sample_key, (log.per_batch,), 0, len(log.rows))]
             else:
                 fresh_key, log_key = jax.random.split(sample_key)
                 fresh = self.config.batch_size - log.per_batch
@@ -272,6 +275,10 @@ class Engine:
         room = (self.block_steps - len(rows)) * self.spec.row_dim
         rest = np.zeros((len(self.seeds), room), np.float32)
         return np.concatenate([*rows, rest, states], axis=1), len(rows)
+
+    def no_rows(self) -> Float32[np.ndarray, "seed row"]:
+        """Placeholder for transitions where there is no simulator."""
+        return np.zeros((len(self.seeds), self.spec.row_dim), np.float32)
 
     def no_metrics(self) -> Float[Array, "seed metric"]:
         """Placeholder for the metrics of an update before the first."""

@@ -32,9 +32,12 @@ from fastr.training.config import TrainConfig, to_json
 from fastr.training.cost import check_fits
 from fastr.training.evaluate import Evaluation, Evaluator, evaluation_workers, snapshots
 from fastr.training.learner import Cohort, Engine
+from fastr.training.log import Log
 from fastr.training.state import LEARNED, RunState, inherited, legacy
 
 LOG_SHA256 = "log_sha256"
+LOSS_STEPS = 1_000
+"""Updates between two rows of an offline training."""
 HEALTH_STEPS = 500
 """Agent steps between two checks that losses are finite."""
 WARM_UPDATES = 5
@@ -69,26 +72,42 @@ class Stopwatch:
             self.start = math.inf
 
 
-class Trainer:
-    """A run in progress: its state, and the processes that move it."""
+class Training:
+    """A run in progress: its state, its evaluations, its rows and checkpoints."""
 
     def __init__(
-        self,
-        config: TrainConfig,
-        run: RunWriter,
-        pool: EnvPool,
-        evaluator: Evaluator,
-        engine: Engine,
+        self, config: TrainConfig, run: RunWriter, evaluator: Evaluator | None, engine: Engine
     ):
-        self.config, self.run, self.pool, self.evaluator = config, run, pool, evaluator
+        self.config, self.run, self.evaluator = config, run, evaluator
         self.engine, self.state = engine, RunState.start(config, engine)
-        self.dispatcher = ThreadPoolExecutor(1)
-        self.update: Future[tuple[Cohort, jax.Array]] | None = None
         self.pending: Pending | None = None
         self.listeners: list[Callable[[dict[str, Any]], None]] = [run.append]
         self.host_seconds: dict[str, float] = {}
         """Time that this process spent in each part of the loop."""
         self.stopwatch = Stopwatch(lambda _: None)
+
+    def begin(self, checkpoint: Checkpoint | None) -> None:
+        """Start at frame 0, or from a checkpoint."""
+        state = self.state
+        if checkpoint is None:
+            state.cohort = inherited(state.cohort, self.config, self.engine.spec)
+            self.start()
+            state.started = time.monotonic()
+            return
+        state.restore(checkpoint)
+        self.restart()
+        if checkpoint.host["evaluating"]:
+            self.start_evaluation((state.next_step - 1) * self.config.frame_skip)
+
+    def start(self) -> None:
+        """Bring the simulators to the start, if there are any."""
+
+    def restart(self) -> None:
+        """Bring the simulators to where the restored state has them, if there are any."""
+
+    def block(self) -> None:
+        """Move on, by as many steps as are started at once."""
+        raise NotImplementedError
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -96,16 +115,6 @@ class Trainer:
         start = time.perf_counter()
         yield
         self.host_seconds[part] = self.host_seconds.get(part, 0.0) + time.perf_counter() - start
-
-    def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Start at frame 0, or from a checkpoint."""
-        state = self.state
-        if checkpoint is not None:
-            self.restore(checkpoint)
-            return
-        state.cohort = inherited(state.cohort, self.config, self.pool.spec)
-        state.states = self.pool.reset(state.episodes)
-        state.started = time.monotonic()
 
     def loop(self, stopped: Callable[[], bool]) -> None:
         """Run to the end of the budget, or until asked to stop; then save."""
@@ -116,29 +125,6 @@ class Trainer:
         if self.state.next_step > self.state.saved_steps:
             self.save()
         self.run.finish_save()
-
-    def block(self) -> None:
-        """Agent steps of every seed, and as many updates, started at once."""
-        state, first = self.state, self.state.next_step
-        count, learning = self.steps_at_once(), first >= self.config.random_steps
-        with self.timed("hand over transitions"):
-            if first == 0:
-                actions, actors = self.engine.explore(state.cohort, state.states), []
-            else:
-                actions, actors = state.hand_over(len(state.rows))
-        if learning:
-            # Started before the actions are waited for, so that the device never pauses. In a
-            # thread: on an accelerator that takes a millisecond, and a CPU would act after it.
-            last = self.engine.no_metrics() if state.metrics is None else state.metrics
-            self.update = self.dispatcher.submit(self.improve, state.cohort, last, count)
-        for step in range(first, first + count):
-            if step > first:
-                actions = self.engine.act(actors, state.states, step)
-            self.step(actions)
-        self.finish_update()
-        if learning:
-            self.stopwatch.tick(count)
-        self.look(state.next_step - 1)
 
     def steps_at_once(self) -> int:
         """Agent steps to the end of the block, or until the host is to look at the result.
@@ -154,21 +140,6 @@ class Trainer:
         looks = HEALTH_STEPS, config.eval_frames // skip, config.checkpoint_frames // skip
         steps += [-step % every + 1 for every in (config.block_steps, *looks) if every]
         return min(steps)
-
-    def step(self, actions: jax.Array) -> None:
-        """One agent step of every seed."""
-        with self.timed("wait for actions"):
-            taken = np.asarray(actions)
-        if not np.isfinite(taken).all():
-            self.finish_update()
-            self.check_health()
-        self.pool.send(taken)
-        if self.pending is not None and self.pending.evaluation.done():
-            self.record_evaluation()
-        with self.timed("wait for simulators"):
-            arrived = self.pool.receive()
-        self.add(taken, arrived)
-        self.state.next_step += 1
 
     def look(self, step: int) -> None:
         """Check, evaluate and save where this agent step is one for it."""
@@ -188,33 +159,10 @@ class Trainer:
         with self.timed("hand over the update, in a thread"):
             return self.engine.improve(cohort, last, count)
 
-    def finish_update(self) -> None:
-        """Take over the update that was started, if any; the device may still be at work."""
-        if self.update is not None:
-            self.state.cohort, self.state.metrics = self.update.result()
-            self.update = None
-
-    def add(self, actions: Float[np.ndarray, "seed action"], steps: Steps) -> None:
-        """Keep the transitions, and record the episodes that ended."""
-        state = self.state
-        state.add(actions, steps)
-        if steps.over.any():
-            self.finish_update()
-            returns = np.asarray(state.returns, np.float32)
-            state.cohort = self.engine.end_episodes(state.cohort, returns, steps.over)
-            for i in np.flatnonzero(steps.over):
-                self.end_episode(int(i))
-
-    def end_episode(self, i: int) -> None:
-        """Record a training episode of one seed and begin the next."""
-        state = self.state
-        lengths = {"return": state.returns[i], "agent_steps_in_episode": len(state.actions[i])}
-        frames = (state.next_step + 1) * self.config.frame_skip
-        self.record("episode", i, frames, state.next_step, lengths, state.measured())
-        state.next_episode(i)
-
     def start_evaluation(self, frames: int) -> None:
         """Start greedy episodes with a snapshot of every seed's policy."""
+        if self.evaluator is None:
+            return
         self.record_evaluation()
         state = self.state
         state.catch_up()
@@ -295,37 +243,150 @@ class Trainer:
         self.check_learned(snapshot)
         self.run.begin_save(snapshot, keep=self.config.keep_checkpoints)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint as if the run had not stopped."""
+
+class Trainer(Training):
+    """A run with simulators: act, learn while they run."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunWriter,
+        pool: EnvPool,
+        evaluator: Evaluator,
+        engine: Engine,
+    ):
+        super().__init__(config, run, evaluator, engine)
+        self.pool = pool
+        self.dispatcher = ThreadPoolExecutor(1)
+        self.update: Future[tuple[Cohort, jax.Array]] | None = None
+
+    def start(self) -> None:
+        """Reset the simulators."""
+        self.state.states = self.pool.reset(self.state.episodes)
+
+    def restart(self) -> None:
+        """Bring the simulators to where they were, by the actions of their episodes."""
         state = self.state
-        state.restore(checkpoint)
         states = self.pool.restore(state.episodes, state.episode_actions())
         if not np.array_equal(states, state.states):
             raise RunError(
                 f"{self.config.task} is not deterministic: the same seed and actions led to "
                 "another state, so this run cannot continue from its checkpoint."
             )
-        if checkpoint.host["evaluating"]:
-            self.start_evaluation((state.next_step - 1) * self.config.frame_skip)
+
+    def block(self) -> None:
+        """Agent steps of every seed, and as many updates, started at once."""
+        state, first = self.state, self.state.next_step
+        count, learning = self.steps_at_once(), first >= self.config.random_steps
+        with self.timed("hand over transitions"):
+            if first == 0:
+                actions, actors = self.engine.explore(state.cohort, state.states), []
+            else:
+                actions, actors = state.hand_over(len(state.rows))
+        if learning:
+            # Started before the actions are waited for, so that the device never pauses. In a
+            # thread: on an accelerator that takes a millisecond, and a CPU would act after it.
+            last = self.engine.no_metrics() if state.metrics is None else state.metrics
+            self.update = self.dispatcher.submit(self.improve, state.cohort, last, count)
+        for step in range(first, first + count):
+            if step > first:
+                actions = self.engine.act(actors, state.states, step)
+            self.step(actions)
+        self.finish_update()
+        if learning:
+            self.stopwatch.tick(count)
+        self.look(state.next_step - 1)
+
+    def step(self, actions: jax.Array) -> None:
+        """One agent step of every seed."""
+        with self.timed("wait for actions"):
+            taken = np.asarray(actions)
+        if not np.isfinite(taken).all():
+            self.finish_update()
+            self.check_health()
+        self.pool.send(taken)
+        if self.pending is not None and self.pending.evaluation.done():
+            self.record_evaluation()
+        with self.timed("wait for simulators"):
+            arrived = self.pool.receive()
+        self.add(taken, arrived)
+        self.state.next_step += 1
+
+    def finish_update(self) -> None:
+        """Take over the update that was started, if any; the device may still be at work."""
+        if self.update is not None:
+            self.state.cohort, self.state.metrics = self.update.result()
+            self.update = None
+
+    def add(self, actions: Float[np.ndarray, "seed action"], steps: Steps) -> None:
+        """Keep the transitions, and record the episodes that ended."""
+        state = self.state
+        state.add(actions, steps)
+        if steps.over.any():
+            self.finish_update()
+            returns = np.asarray(state.returns, np.float32)
+            state.cohort = self.engine.end_episodes(state.cohort, returns, steps.over)
+            for i in np.flatnonzero(steps.over):
+                self.end_episode(int(i))
+
+    def end_episode(self, i: int) -> None:
+        """Record a training episode of one seed and begin the next."""
+        state = self.state
+        lengths = {"return": state.returns[i], "agent_steps_in_episode": len(state.actions[i])}
+        frames = (state.next_step + 1) * self.config.frame_skip
+        self.record("episode", i, frames, state.next_step, lengths, state.measured())
+        state.next_episode(i)
 
 
-def begin(config: TrainConfig, path: Path, log_sha256: str | None = None) -> RunWriter:
-    """A new run in this directory; with the checksum of the log that it learns from, if any."""
-    check_possible(config, path)
-    # An actuator shift happens between the policy and the robot: the names are the robot's.
-    task, _ = shifts.split(config.task)
-    with contextlib.closing(envs.load(task, config.frame_skip)) as environment:
-        contract = Contract.of(environment, config.frame_skip).to_json()
+class OfflineTrainer(Training):
+    """A run that learns from its log alone; without an environment, rows have losses alone."""
+
+    def start(self) -> None:
+        """There is no simulator: a state of zeros stands in the checkpoints."""
+        shape = len(self.config.seeds), self.engine.spec.state_dim
+        self.state.states = np.zeros(shape, np.float32)
+
+    def block(self) -> None:
+        """As many updates as there are steps in the block."""
+        state, count = self.state, self.steps_at_once()
+        last = self.engine.no_metrics() if state.metrics is None else state.metrics
+        state.cohort, state.metrics = self.improve(state.cohort, last, count)
+        state.next_step += count
+        if self.pending is not None and self.pending.evaluation.done():
+            self.record_evaluation()
+        self.stopwatch.tick(count)
+        step = state.next_step - 1
+        if step and step % LOSS_STEPS == 0:
+            for i in range(len(self.config.seeds)):
+                frames = step * self.config.frame_skip
+                self.record("losses", i, frames, step, {}, state.measured())
+        self.look(step)
+
+
+def begin(config: TrainConfig, path: Path, log: Log | None = None) -> RunWriter:
+    """A new run in this directory, on the log that it learns from, if any."""
+    check_possible(config, path, log)
+    if config.task:
+        # An actuator shift happens between the policy and the robot: the names are the robot's.
+        task, _ = shifts.split(config.task)
+        with contextlib.closing(envs.load(task, config.frame_skip)) as environment:
+            contract = Contract.of(environment, config.frame_skip)
+    else:
+        assert log is not None
+        contract = log.contract
     devices = {"devices": [entry.device_kind for entry in jax.local_devices()]}
     record = {"train": to_json(config), "provenance": provenance() | devices}
-    if log_sha256 is not None:
-        record["provenance"][LOG_SHA256] = log_sha256
-    return RunWriter.create(path, record, contract)
+    if log is not None:
+        record["provenance"][LOG_SHA256] = log.sha256
+    return RunWriter.create(path, record, contract.to_json())
 
 
-def check_possible(config: TrainConfig, path: Path) -> None:
+def check_possible(config: TrainConfig, path: Path, log: Log | None = None) -> None:
     """Raise UserError for a run that cannot be in this directory, before anything is written."""
-    spec = envs.ending_spec(config.task, config.frame_skip)
+    if config.task or log is None:
+        spec = envs.ending_spec(config.task, config.frame_skip)
+    else:
+        spec = log.spec
     check_fits(config, spec)
     # After the first checkpoint a run holds what it took over.
     if config.init and not saved_frames(path):
@@ -372,7 +433,7 @@ def train(  # noqa: PLR0913  (what a caller may watch and stop)
     stopped: Callable[[], bool] = lambda: False,
     patience: float = PATIENCE_SECONDS,
     estimate: Callable[[float], None] = lambda _: None,
-    log: Float32[np.ndarray, "logged row"] | None = None,
+    log: Log | None = None,
 ) -> None:
     """Train all seeds of a run, from the start or from a checkpoint, recording rows.
 
@@ -381,13 +442,22 @@ def train(  # noqa: PLR0913  (what a caller may watch and stop)
     """
     task, frame_skip = config.task, config.frame_skip
     workers = evaluation_workers(len(config.seeds), config.eval_episodes)
-    with (
-        simulators(config, patience) as pool,
-        Evaluator(
-            task, frame_skip, config.agent, workers=workers, patience_seconds=patience
-        ) as evaluator,
-    ):
-        trainer = Trainer(config, run, pool, evaluator, engine_of(config, pool.spec, log))
+    rows = None if log is None else log.rows
+    with contextlib.ExitStack() as processes:
+        pool = evaluator = None
+        if not config.offline:
+            pool = processes.enter_context(simulators(config, patience))
+        if task:
+            evaluator = processes.enter_context(
+                Evaluator(
+                    task, frame_skip, config.agent, workers=workers, patience_seconds=patience
+                )
+            )
+        if pool is None or evaluator is None:
+            assert log is not None
+            trainer = OfflineTrainer(config, run, evaluator, engine_of(config, log.spec, rows))
+        else:
+            trainer = Trainer(config, run, pool, evaluator, engine_of(config, pool.spec, rows))
         trainer.listeners.extend(listeners)
         trainer.stopwatch.report = estimate
         trainer.begin(checkpoint)

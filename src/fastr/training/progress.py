@@ -70,8 +70,12 @@ class TrainingProgress:
         self.config = config
         held = counted(config.frame_skip, "frame")
         frames = f"{counted(len(config.seeds), 'seed')}, {counted(config.frames, 'frame')}"
-        say(f"{config.task}: {frames} (simulator steps); an agent step holds one action for {held}")
-        self.bar = Bar(config.task, config.frames, "frames", "starting and compiling", pause=60.0)
+        if config.offline:
+            say(f"{config.title}: {frames}, offline: an update for every {held} of the log")
+        else:
+            what = f"{frames} (simulator steps); an agent step holds one action for {held}"
+            say(f"{config.task}: {what}")
+        self.bar = Bar(config.title, config.frames, "frames", "starting and compiling", pause=60.0)
         self.evaluated: dict[int, list[float]] = {}
         self.latest, self.rate = "", 0.0
         self.last_step: tuple[float, int] | None = None
@@ -102,7 +106,7 @@ class TrainingProgress:
         self.rate = rate
         seconds = (self.config.frames - self.bar.done) / self.config.frame_skip / rate
         say(
-            f"{self.config.task}: {rate:,.{0 if rate >= 10 else 1}f} updates/s, so about "
+            f"{self.config.title}: {rate:,.{0 if rate >= 10 else 1}f} updates/s, so about "
             f"{duration(seconds)} to frame {self.config.frames:,}, evaluations not counted"
         )
 

@@ -126,9 +126,11 @@ class RunState:
             arrays["metrics"] = metrics
         for i, actions in enumerate(self.episode_actions()):
             arrays[f"episode_actions.{i}"] = actions
-        arrays |= {"pending_rows": self.rows[0], "pending_states": self.states}
+        pending = self.rows[0] if self.rows else self.engine.no_rows()
+        arrays |= {"pending_rows": pending, "pending_states": self.states}
         start, end = max(0, self.saved_steps - 1), self.next_step - 1
-        start = max(start, end - self.config.capacity)
+        capacity = 0 if self.config.offline else self.config.capacity
+        start = max(start, end - capacity)
         self.saved_steps = self.next_step
         host = {
             "next_step": self.next_step,
@@ -143,7 +145,7 @@ class RunState:
             host=host,
             replay_rows=ring.fetched(self.cohort.learners.replay.rows, start, end),
             replay_start=start,
-            capacity=self.config.capacity,
+            capacity=capacity,
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
