@@ -19,7 +19,14 @@ sys.path.insert(0, str(ROOT / "tests"))
 import numpy as np
 
 from fastr.training.config import METHODS, preset, to_json
-from transitions import walk, write_minari, write_npz, write_parquet, write_run
+from transitions import (
+    walk,
+    write_lerobot,
+    write_minari,
+    write_npz,
+    write_parquet,
+    write_run,
+)
 
 SMALL = walk(episodes=2, steps=2)
 BOUNDS = {"action_low": -np.ones(2), "action_high": np.ones(2)}
@@ -99,6 +106,8 @@ def datasets() -> dict[str, dict[str, bytes]]:
         }
         content = {key: file.read_bytes() for key, file in files.items()}
         data = write_minari(folder / "log-v0", SMALL) / "data"
+        frames = write_lerobot(folder / "log", SMALL) / "data" / "chunk-000" / "file-000.parquet"
+        lerobot = frames.read_bytes()
         minari = (data / "main_data.hdf5").read_bytes(), (data / "metadata.json").read_bytes()
     return {
         "npz": {
@@ -108,6 +117,7 @@ def datasets() -> dict[str, dict[str, bytes]]:
             "sound-deflated": b"\3" + arrays.getvalue(),
         },
         "parquet": {f"sound-{name}": content[name] for name in ("lists", "wide", "bounds")},
+        "lerobot": {"sound": b"\1" + lerobot, "sound-info": b"\0", "edits": bytes([0, 3, 3])},
         "minari": {"sound-hdf5": b"\1" + minari[0], "sound-metadata": b"\0" + minari[1]},
     }
 

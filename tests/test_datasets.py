@@ -28,7 +28,15 @@ from fastr.data.minari import MinariWriter, dataset_id
 from fastr.runs.directory import RunDirectory
 from fastr.training.config import from_json
 from fastr.training.state import saved_cohort
-from transitions import episodes_of, walk, write_minari, write_npz, write_parquet, write_run
+from transitions import (
+    episodes_of,
+    walk,
+    write_lerobot,
+    write_minari,
+    write_npz,
+    write_parquet,
+    write_run,
+)
 
 WRITERS = {
     "npz": lambda folder, columns: write_npz(folder / "log.npz", columns),
@@ -40,6 +48,8 @@ WRITERS = {
         folder / "log.parquet", columns, wide=True
     ),
     "minari": lambda folder, columns: write_minari(folder / "log-v0", columns),
+    "lerobot 2.1": lambda folder, columns: write_lerobot(folder / "log", columns, version="v2.1"),
+    "lerobot 3.0": lambda folder, columns: write_lerobot(folder / "log", columns),
     "run": lambda folder, columns: write_run(folder / "run", columns),
 }
 
@@ -255,6 +265,10 @@ def bad_tables():
         "empty": ({k: v[:0] for k, v in good.items()}, ["empty"]),
         "fraction": (good | {"episode": pa.array([0.5] * 20)}, ["column episode", "whole"]),
         "gap": (flat | {"action_2": np.zeros(20)}, ["action_0, action_1", "gap"]),
+        "lists in parts": (
+            flat | {"state_0": good["state"], "state_1": good["state"]},
+            ["column state", "numbers"],
+        ),
         "two prefixes": (flat | {"obs_0": np.zeros(20)}, ["both state_0 and obs_0"]),
     }
 
@@ -312,6 +326,81 @@ def test_bad_metadata_is_named(content, named, tmp_path):
     text = content if isinstance(content, str) else json.dumps(content)
     (path / "data" / "metadata.json").write_text(text)
     refused_with(path, tmp_path, named)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 100])
+def test_only_a_success_that_ends_a_recording_is_terminal(tmp_path, monkeypatch, chunk):
+    """Episodes of six frames: without success, twice at the end, on the way, on the last frame."""
+    monkeypatch.setattr(dataset, "CHUNK_ROWS", chunk)
+    success, done = np.zeros((2, 24), bool)
+    success[[10, 11, 14, 23]] = done[5::6] = True
+    reward, columns = np.arange(24, dtype=np.float32), walk()
+    scalars = {"next_reward": reward, "next_success": success, "next_done": done}
+    data = loaded(write_lerobot(tmp_path / "log", columns, **scalars), tmp_path)
+    assert_same(data, columns)
+    assert data.reward.tolist() == [number for number in range(24) if number % 6 < 5]
+    assert np.flatnonzero(data.terminated).tolist() == [9]
+    columns = {name: data.about.columns[name] for name in ("state", "terminated")}
+    joined = "observation.state and observation.environment_state"
+    assert columns == {"state": joined, "terminated": "next.success"}
+
+
+def told(**changes):
+    """An edit of meta/info.json, or of a feature in it."""
+
+    def edit(path):
+        info = json.loads((path / "meta" / "info.json").read_text())
+        for key, value in changes.items():
+            (info if key in info else info["features"])[key] = value
+        (path / "meta" / "info.json").write_text(json.dumps(info))
+
+    return edit
+
+
+def frames(name, change):
+    """An edit of one column of the second file, whose first row is frame 12."""
+
+    def edit(path):
+        file = path / "data" / "chunk-000" / "file-001.parquet"
+        table = pq.read_table(file)
+        place = table.schema.get_field_index(name)
+        pq.write_table(table.set_column(place, name, change(table.column(name).to_pylist())), file)
+
+    return edit
+
+
+def cut(path):
+    file = path / "data" / "chunk-000" / "file-001.parquet"
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+IMAGES = {"observation.images.top": {"dtype": "video", "shape": [3, 96, 96]}}
+WIDE = {"dtype": "float32", "shape": [3]}
+BAD_FRAMES = {
+    "file": (lambda p: (p / "data/chunk-000/file-001.parquet").unlink(), ["12 frames", "24"]),
+    "cut": (cut, ["file-001.parquet cannot be read"]),
+    "path": (told(data_path="../{x.__class__}.parquet"), ["data_path", "../{x", "it must be"]),
+    "no path": (told(data_path=["data"]), ["data_path"]),
+    "version": (told(codebase_version="v1.6"), ["codebase_version 'v1.6'", "v3.0"]),
+    "count": (told(total_frames=10**400), ["whole numbers"]),
+    "episodes": (told(total_episodes=3), ["does not hold the 21 transitions"]),
+    "too many": (told(total_episodes=24), ["is empty"]),
+    "images": (told(features=IMAGES), ["no feature observation.state", "images are not read"]),
+    "shape": (told(action={"shape": [-1]}), ["feature action", "shape"]),
+    "width": (told(action=WIDE), ["column action, row 0 has 2 coordinates, not 3"]),
+    "one": (frames("action", lambda v: pa.array([0.0] * len(v))), ["column action", "a list"]),
+    "text": (frames("action", lambda v: pa.array([["a"] * 2] * len(v))), ["numbers"]),
+    "nan": (frames("action", lambda v: pa.array([[0.0, np.nan]] * len(v))), ["episode 2 frame 0"]),
+    "gap": (frames("frame_index", lambda v: pa.array([*v[:4], 9, 10, *v[6:]])), ["9 follows 3"]),
+    "no time": (frames("frame_index", lambda v: pa.array([np.nan] * len(v))), ["episode 2"]),
+}
+
+
+@pytest.mark.parametrize(("edit", "named"), BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
+def test_bad_frames_are_named(edit, named, tmp_path):
+    path = write_lerobot(tmp_path / "log", walk())
+    edit(path)
+    refused_with(path, tmp_path, *named)
 
 
 @pytest.mark.parametrize("name", ["log.npz", "log.parquet", "log.csv", "nothing", ""])

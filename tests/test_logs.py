@@ -17,6 +17,7 @@ from fastr.training.config import from_json, grounded
 from fastr.training.learner import Learner, Logged
 from fastr.training.loop import LOG_SHA256, begin, train
 from test_train import Killed, assert_same_end, kill_at, tiny
+from transitions import walk, write_lerobot
 
 SPEC = EnvSpec(3, 1)
 
@@ -55,6 +56,19 @@ def test_a_log_is_in_the_units_of_the_training(log):
         with_log(log, data_share=0.99)
     with pytest.raises(UserError, match="not what it was"):
         log_of(with_log(log), "0" * 64)
+
+
+def test_a_lerobot_dataset_is_a_log_if_it_has_rewards(tmp_path):
+    given = walk(state_dim=3, action_dim=1)
+    reward, success = np.arange(24, dtype=np.float32), np.arange(24) == 10
+    path = write_lerobot(tmp_path / "a", given, next_reward=reward, next_success=success)
+    rows = log_of(with_log(path)).rows
+    np.testing.assert_allclose(rows[:, SPEC.row["action"]], given["action"] / 2, atol=1e-6)
+    np.testing.assert_array_equal(rows[:, SPEC.row["next_state"]], given["next_state"])
+    assert rows[:, SPEC.row["reward"]].tolist() == [i for i in range(24) if i % 6 < 5]
+    assert np.flatnonzero(rows[:, SPEC.row["continues"]] == 0.0).tolist() == [9]
+    with pytest.raises(UserError, match="no column reward"):
+        log_of(with_log(write_lerobot(tmp_path / "b", given)))
 
 
 @pytest.mark.parametrize(

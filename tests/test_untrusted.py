@@ -35,7 +35,7 @@ from fastr.training.config import from_json, preset, to_json
 from fastr.training.state import check_host
 from fastr.training.trained import load
 from saved_runs import save_run
-from transitions import walk, write_minari, write_npz, write_run
+from transitions import walk, write_lerobot, write_minari, write_npz, write_run
 
 SOURCE = Path(fastr.__file__).parent
 MEBIBYTE = 2**20
@@ -185,6 +185,17 @@ def test_a_link_in_a_dataset_is_not_followed(tmp_path, place):
         open_source(str(path))
 
 
+@pytest.mark.parametrize(
+    "place", ["meta", "meta/info.json", "data", "data/chunk-000", "data/chunk-000/file-000.parquet"]
+)
+def test_a_link_in_a_dataset_of_frames_is_not_followed(tmp_path, place):
+    write_lerobot(tmp_path / "other", walk())
+    path = write_lerobot(tmp_path / "log", walk())
+    linked(path / place, tmp_path / "other" / place)
+    with pytest.raises(UserError, match="is a link"):
+        open_source(str(path))
+
+
 def test_a_huge_text_is_not_read_whole(tmp_path):
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(2**40)
@@ -278,7 +289,17 @@ def bomb_minari(folder):
     return path
 
 
-@pytest.mark.parametrize("bomb", [bomb_npz, bomb_parquet, bomb_minari])
+def bomb_lerobot(folder):
+    path = write_lerobot(folder / "log", walk(episodes=1, state_dim=1, action_dim=1))
+    names = ("observation.state", "action", "episode_index", "frame_index")
+    table = pa.table(dict.fromkeys(names, pa.repeat(0, 10**6)))
+    pq.write_table(table, path / "data" / "chunk-000" / "file-000.parquet")
+    info = json.loads((path / "meta" / "info.json").read_text())
+    (path / "meta" / "info.json").write_text(json.dumps(info | {"total_frames": 10**6}))
+    return path
+
+
+@pytest.mark.parametrize("bomb", [bomb_npz, bomb_parquet, bomb_minari, bomb_lerobot])
 def test_a_bomb_is_refused_before_it_goes_off(tmp_path, bomb):
     path = bomb(tmp_path)
     assert sum(f.stat().st_size for f in (path, *path.rglob("*")) if f.is_file()) < 200_000

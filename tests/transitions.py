@@ -44,6 +44,69 @@ def write_parquet(path, columns, *, wide=False, bounds=None):
     return path
 
 
+def write_lerobot(path, columns, *, version="v3.0", **scalars):
+    """A LeRobot dataset: an episode per file (v2.1) or two, and scalars of every frame.
+
+    The state's last coordinate, if it is not the only one, is that of the environment.
+    """
+    frames = [frames_of(columns, number) for number in np.unique(columns["episode"])]
+    ends = np.cumsum([len(part["frame_index"]) for part in frames])
+    for part, end in zip(frames, ends, strict=True):
+        rows = slice(end - len(part["frame_index"]), end)
+        part |= {name.replace("_", "."): values[rows] for name, values in scalars.items()}
+    form = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+    groups = [frames[i : i + 2] for i in range(0, len(frames), 2)]
+    if version < "v3":
+        form = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+        groups = [[part] for part in frames]
+    for i, group in enumerate(groups):
+        numbers = {"episode_chunk": i // 2, "episode_index": i}
+        file = path / form.format(**numbers, chunk_index=i // 2, file_index=i % 2)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.concat_tables(map(table_of, group)), file)
+    info = {
+        "codebase_version": version,
+        "fps": 10,
+        "total_frames": int(ends[-1]),
+        "total_episodes": len(frames),
+        "data_path": form,
+        "features": {
+            name: {"dtype": str(values.dtype), "shape": [*values.shape[1:]] or [1], "names": None}
+            for name, values in frames[0].items()
+        }
+        | {"observation.images.top": {"dtype": "video", "shape": [3, 96, 96]}},
+    }
+    (path / "meta").mkdir()
+    (path / "meta" / "info.json").write_text(json.dumps(info))
+    return path
+
+
+def frames_of(columns, number):
+    """An episode's observations, one more than its transitions; the last action leads nowhere."""
+    rows = columns["episode"] == number
+    states = np.concatenate([columns["state"][rows], columns["next_state"][rows][-1:]])
+    actions = np.concatenate([columns["action"][rows], columns["action"][rows][-1:]])
+    cut = max(1, states.shape[1] - 1)
+    parts = {"observation.state": states[:, :cut], "observation.environment_state": states[:, cut:]}
+    if cut == states.shape[1]:
+        del parts["observation.environment_state"]
+    count = len(states)
+    index = {"episode_index": np.full(count, number), "frame_index": np.arange(count)}
+    return parts | {"action": actions} | index
+
+
+def table_of(frames):
+    """As LeRobot stores them: a feature of one number is a number, a longer one a list."""
+    return pa.table(
+        {
+            name: values.ravel()
+            if values.ndim == 1 or values.shape[1] == 1
+            else pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
+            for name, values in frames.items()
+        }
+    )
+
+
 def episodes_of(columns):
     """The columns as Minari's episodes."""
     for number in np.unique(columns["episode"]):

@@ -53,7 +53,8 @@ class Misfit:
 
     config: MisfitConfig
     datasets: Annotated[tuple[str, ...], tyro.conf.Positional, places("DATASET")] = ()
-    """Minari datasets, run directories (their replay), .npz or .parquet files (docs/misfit.md)."""
+    """Minari or LeRobot datasets, run directories (their replay), .npz or .parquet files
+    (docs/misfit.md)."""
     out: Maybe[Path] = None
     """Directory of the report (default: misfit/DATE)."""
     json: Json = False

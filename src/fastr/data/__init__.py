@@ -1,6 +1,6 @@
-"""Transitions from files: Minari, Parquet, NPZ and the replay of a run.
+"""Transitions from files: Minari, LeRobot, Parquet, NPZ and the replay of a run.
 
-`open_source(name)` chooses the reader (formats.py, minari.py) and checks the headers;
+`open_source(name)` chooses the reader (formats.py, minari.py, lerobot.py) and checks the headers;
 `spool` checks every number and gives a `Dataset`, mapped from disk (dataset.py). collect.py writes
 datasets in Minari's format for `fastr collect`, logs.py reads what `fastr train --data` mixes in;
 these two load JAX.

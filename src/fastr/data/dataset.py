@@ -137,9 +137,13 @@ def describe(
     columns: Mapping[str, Column],
     *,
     bounds: tuple[Any, Any] | None,
+    size: int | None = None,
     **facts: Any,
 ) -> About:
-    """A dataset from its headers; UserError unless they fit together and into the file."""
+    """A dataset from its headers; UserError unless they fit together and into the file.
+
+    `size` is that of all its files together, where there are several.
+    """
     state = columns["state"]
     for role, column in columns.items():
         refuse_column(path, role, column)
@@ -156,7 +160,8 @@ def describe(
         )
     if rows < 1:
         raise UserError(f"{path} is empty: it holds no transition.")
-    spec, size = EnvSpec(width, columns["action"].shape[1]), path.stat().st_size
+    spec = EnvSpec(width, columns["action"].shape[1])
+    size = path.stat().st_size if size is None else size
     if spec.row_dim > WIDEST:
         raise UserError(f"{path}: a transition of {spec.row_dim:,} numbers is too wide.")
     # Real numbers hardly compress; without a bound one megabyte could fill memory and disk.

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from fastr.core import EnvSpec, UserError, counted
+from fastr.core import EnvSpec, UserError
+from fastr.data import parquet
 from fastr.data.dataset import (
     NUMBERS,
     SCALARS,
@@ -23,8 +24,8 @@ from fastr.data.dataset import (
     Column,
     Source,
     describe,
-    refuse_bomb,
 )
+from fastr.data.lerobot import LeRobot, is_lerobot
 from fastr.data.minari import Minari, installed, is_minari
 from fastr.runs import CONFIG, STATE, RunDirectory
 from fastr.runs.untrusted import limited_memory, reading, tensors
@@ -47,10 +48,6 @@ COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Those that NumPy writes; others expand a byte to megabytes."""
 HEADER_BYTES = 1_000
 """Longest header of an array; those of NumPy have about 100 bytes."""
-ARROW_BYTES = 2**31
-"""Additional address space for Arrow, which allocates whatever size a page declares."""
-THRIFT_LIMITS = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
-"""Bounds on a Parquet footer; Arrow's own are 100 MB and a million entries."""
 
 
 def open_source(name: str) -> Source:
@@ -60,6 +57,8 @@ def open_source(name: str) -> Source:
         return FILES[path.suffix.lower()](path)
     if is_minari(path):
         return Minari(path)
+    if is_lerobot(path):
+        return LeRobot(path)
     if (path / CONFIG).is_file():
         return RunReplay(path)
     # A name must not lead out of the directory of installed datasets.
@@ -67,8 +66,8 @@ def open_source(name: str) -> Source:
         return Minari(installed(name))
     problem = "is no dataset" if path.exists() else "does not exist"
     raise UserError(
-        f"{name} {problem}: give a Minari dataset, a run directory, a .npz or a .parquet file "
-        "(docs/misfit.md shows how to convert others)."
+        f"{name} {problem}: give a Minari or LeRobot dataset, a run directory, a .npz or a "
+        ".parquet file (docs/misfit.md shows how to convert others)."
     )
 
 
@@ -191,15 +190,9 @@ class Parquet(Source):
 
     def __init__(self, path: Path):
         self.path = path
-        arrow = pyarrow()
-        self._lists = (arrow.ListType, arrow.LargeListType, arrow.FixedSizeListType)
-        with reading(path), limited_memory(ARROW_BYTES):
-            self._file = arrow.parquet.ParquetFile(path, **THRIFT_LIMITS)
-            footer, schema = self._file.metadata, self._file.schema_arrow
-            # Single columns are not read here: Arrow aborts the process over a malformed one.
-            groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-            declared = sum(max(0, group.total_byte_size) for group in groups)
-            refuse_bomb(path, declared, path.stat().st_size)
+        self._file = parquet.opened(path)
+        with reading(path), limited_memory(parquet.ARROW_BYTES):
+            schema = self._file.schema_arrow
             self._found = find_columns(path, schema.names, numbered=True)
             self._headers = {role: self._header(schema, role) for role in self._found}
             notes = {key.decode(errors="replace"): v for key, v in (schema.metadata or {}).items()}
@@ -212,10 +205,11 @@ class Parquet(Source):
         """The shape and type of a role; all lists must be as long as the first."""
         names, rows = self._found[role], self._file.metadata.num_rows
         name, kind = names[0], schema.field(names[0]).type
-        if isinstance(kind, self._lists):
+        if len(names) == 1 and parquet.is_list(kind):
             first = next(self._file.iter_batches(batch_size=1, columns=[name]), None)
             length = first.column(0).value_lengths()[0].as_py() or 0 if first else 1
-            return Column(name, (rows, length), np.dtype(kind.value_type.to_pandas_dtype()))
+            return Column(name, (rows, length), parquet.element(kind))
+        # A list among numbered columns is not a number.
         types = [np.dtype(schema.field(part).type.to_pandas_dtype()) for part in names]
         dtype = next((dtype for dtype in types if dtype.kind not in NUMBERS), types[0])
         one = name in NAMES[role]
@@ -223,52 +217,17 @@ class Parquet(Source):
 
     def chunks(self) -> Iterator[Chunk]:
         """All transitions, row group by row group."""
-        wanted = [name for names in self._found.values() for name in names]
-        batches = self._file.iter_batches(batch_size=self.rows_at_once, columns=wanted)
-        first = 0
-        while True:
-            with reading(self.path), limited_memory(ARROW_BYTES):
-                batch = next(batches, None)
-                roles = self._found if batch and batch.num_rows else {}
-                parts = {role: self._values(batch, role, first) for role in roles}
-            if batch is None:
-                return
-            if parts:
-                yield Chunk(**parts, label="row", first=first)
-            first += batch.num_rows
-
-    def _values(self, batch: Any, role: str, first: int) -> np.ndarray:
-        """The numbers of a role in a batch; UserError if one is missing or a list too short."""
-        parts, width = [], 1
-        for name in self._found[role]:
-            array, lengths = batch.column(name), None
-            if isinstance(array.type, self._lists):
-                width = self._headers[role].shape[1]
-                lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-                if (lengths != width).any():
-                    row = int(np.argmax(lengths != width))
-                    found = counted(int(lengths[row]), "coordinate")
-                    raise UserError(
-                        f"{self.path}: column {name}, row {first + row} has {found} and the first "
-                        f"row has {width}; they must be equal."
-                    )
-                array = array.flatten()
-            if array.null_count:
-                row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))) // width
-                raise UserError(f"{self.path}: column {name}, row {first + row} is missing (null).")
-            parts.append(array.to_numpy(zero_copy_only=False))
-        return np.stack(parts, axis=1).reshape(batch.num_rows, -1)
-
-
-def pyarrow() -> Any:
-    """The package pyarrow with its Parquet reader; UserError if it is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        needed = "Parquet files need pyarrow; install it with `pip install 'fastr-rl[parquet]'`."
-        raise UserError(needed) from None
-    return pyarrow
+        widths = {
+            name: math.prod(self._headers[role].shape[1:]) // len(names)
+            for role, names in self._found.items()
+            for name in names
+        }
+        for first, columns in parquet.batches(self.path, self._file, widths, self.rows_at_once):
+            parts = {
+                role: np.concatenate([columns[name] for name in names], axis=1)
+                for role, names in self._found.items()
+            }
+            yield Chunk(**parts, label="row", first=first)
 
 
 class RunReplay(Source):

@@ -134,9 +134,9 @@ class TrainConfig:
     """What to take from it: all networks, the representation alone, or of that the state factor
     (fastr) or the joint encoder (ctrl-sr)."""
     data: Annotated[str, tyro.conf.arg(metavar="LOG", help_behavior_hint="")] = ""
-    """Logged transitions to learn from besides the fresh ones: a Minari dataset, a run directory,
-    an .npz or a .parquet file (docs/library.md). Observation statistics start at the log's, or at
-    those of --init."""
+    """Logged transitions to learn from besides the fresh ones: a Minari or LeRobot dataset, a run
+    directory, an .npz or a .parquet file (docs/library.md). Observation statistics start at the
+    log's, or at those of --init."""
     data_share: float = 0.5
     """Share of every batch that is drawn from --data."""
     offline: bool = False
