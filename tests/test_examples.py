@@ -1,16 +1,21 @@
 """The examples do what their pages say."""
 
 import json
+import re
+import subprocess
 import sys
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import gymnasium
 import jax
 import jax.numpy as jnp
+import nbformat
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from nbclient import NotebookClient
 
 from fastr.cli import after_imports, command, run
 from fastr.core import EnvSpec, UserError
@@ -18,6 +23,7 @@ from fastr.representations.scores import ranking_losses
 from fastr.training.config import METHODS, from_json, named, preset, register, to_json
 from fastr.transition import Transition
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
 SPEC = EnvSpec(state_dim=3, action_dim=2)
 SIZES = {"feature_dim": 12, "hidden_dim": 10, "noise_levels": 3, "fourier_dim": 16, "head_dim": 9}
 
@@ -103,3 +109,57 @@ def test_the_hovercraft_drives_straight_with_equal_thrust():
     assert np.allclose(observation, [0.02, 0, 1, 0, 0.2, 0, 0], atol=1e-7)
     assert reward == pytest.approx(np.exp(-0.02))
     assert not terminated
+
+
+@pytest.fixture
+def said(tmp_path):
+    """A function that runs a script in an empty directory; the lines that it prints."""
+
+    def run_script(name, *arguments):
+        command = [sys.executable, str(EXAMPLES / name), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run_script
+
+
+def test_the_notebook_runs(tmp_path):
+    notebook = nbformat.read(EXAMPLES / "first_policy.ipynb", as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs for cell in cells)
+    assert "FRAMES = 10_000" in cells[0].source
+    cells[0].source = "FRAMES = 400"
+    NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()
+    assert "height: " in cells[4].outputs[0]["text"]
+    assert "numpy_policy.py" in cells[-1].outputs[0]["text"]
+
+
+def test_a_policy_for_ones_own_environment_runs_at_50_hz(said):
+    lines = said("own_environment.py", "2100", "policy")
+    assert "unlike training: nothing" in lines
+    assert [line.split(":")[0] for line in lines[-2:]] == ["  joints[0]", "  joints[1]"]
+    lines = said("robot_loop.py", "policy", "2")
+    assert "50 observations look like training: starting" in lines
+    commands, stops = (int(number) for number in re.findall(r"\d+", lines[-2]))
+    assert commands + stops == 50
+    assert 1 <= stops <= 9  # as the sensors fail for nine ticks
+    assert lines[-1].startswith("predict: median ")
+
+
+def test_a_robot_refuses_a_policy_for_another():
+    robot_loop = import_module("robot_loop")
+    robot_loop.require_contract(robot_loop.EXPECTED)
+    degrees = [part | {"unit": "deg"} for part in robot_loop.EXPECTED["observation"]]
+    with pytest.raises(SystemExit, match="observation: the policy has"):
+        robot_loop.require_contract(robot_loop.EXPECTED | {"observation": degrees})
+
+
+def test_a_log_is_written_and_learned_from(said):
+    lines = said("from_logs.py", "600")
+    assert lines[-1].split()[:2] == ["600", "0"]
+
+
+def test_new_actuators_are_learned(said):
+    lines = said("new_actuators.py", "reverse:0", "representation", "400", "600")
+    assert [line.split()[-1].lstrip("-").isdigit() for line in lines] == [True] * 3

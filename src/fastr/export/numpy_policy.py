@@ -21,7 +21,12 @@ class Policy:
 
     def __init__(self, facts, arrays):
         self.facts = facts  # task, method, seed, frames, inputs and outputs, ...
-        self.arrays = arrays
+        self.entries = sum(part["size"] for part in facts["observation"])
+        self.steps = [  # looked up once, not for every observation
+            (OPERATIONS[step["op"]], step["inputs"], [arrays[name] for name in step["arrays"]])
+            for step in facts["steps"]
+        ]
+        self.outputs = [step["output"] for step in facts["steps"]]
 
     def predict(self, observation, state=None, episode_start=None, deterministic=True):  # noqa: ARG002, FBT002
         """The action, and None; as in Stable-Baselines3. Of a dict, the parts are taken by name."""
@@ -35,17 +40,15 @@ class Policy:
     def __call__(self, observation, output="action"):
         """Actions in the environment's units, or in [-1, 1] if output="normalized_action"."""
         observation = np.asarray(observation, np.float32)
-        entries = sum(part["size"] for part in self.facts["observation"])
-        if observation.shape[-1:] != (entries,):  # one number would do for all, by broadcasting
+        # One number would do for all, by broadcasting.
+        if observation.shape[-1:] != (self.entries,):
             raise ValueError(
-                f"The observation's shape is {observation.shape}; it must be ({entries},), or "
-                f"(n, {entries}) for several."
+                f"The observation's shape is {observation.shape}; it must be ({self.entries},), or "
+                f"(n, {self.entries}) for several."
             )
         values = {"observation": observation}
-        for step in self.facts["steps"]:
-            inputs = [values[name] for name in step["inputs"]]
-            arrays = [self.arrays[name] for name in step["arrays"]]
-            values[step["output"]] = OPERATIONS[step["op"]](*inputs, *arrays)
+        for (operation, inputs, arrays), name in zip(self.steps, self.outputs, strict=True):
+            values[name] = operation(*[values[one] for one in inputs], *arrays)
         return values[output]
 
 
@@ -93,16 +96,21 @@ def unlike(observations, facts, far=4.0):
     return lines
 
 
+def mean(x):
+    """Over the last axis; in half the time of x.mean, which most of a policy's would go into."""
+    return np.add.reduce(x, -1, keepdims=True) / np.float32(x.shape[-1])
+
+
 def layer_norm(x, weight, bias):
     """Mean 0 and variance 1 over the last axis, then scale and bias."""
-    centred = x - x.mean(-1, keepdims=True)
-    variance = np.square(centred).mean(-1, keepdims=True)
+    centred = x - mean(x)
+    variance = mean(np.square(centred))
     return centred / np.sqrt(variance + np.float32(LAYER_NORM_EPSILON)) * weight + bias
 
 
 def average_l1(x):
     """The vector over the mean of its absolute values."""
-    return x / np.maximum(np.abs(x).mean(-1, keepdims=True), np.float32(1e-8))
+    return x / np.maximum(mean(np.abs(x)), np.float32(1e-8))
 
 
 OPERATIONS = {
@@ -114,7 +122,9 @@ OPERATIONS = {
     "tanh": np.tanh,
     "average_l1": average_l1,
     "concatenate": lambda *parts: np.concatenate(parts, -1),
-    "rescale": lambda x, centre, half, low, high: np.clip(centre + half * x, low, high),
+    "rescale": lambda x, centre, half, low, high: np.minimum(
+        np.maximum(centre + half * x, low), high
+    ),
 }
 
 
