@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("Learn", "training:Train", "train one agent per seed on a task"),
-    "fit": Command("Learn", "training:Train", "learn a representation from logged transitions"),
+    "fit": Command("Learn", "training:Fit", "learn a representation from logged transitions"),
     "resume": Command("Learn", "training:Resume", "continue a stopped run"),
     "eval": Command("Look", "looking:Eval", "play greedy episodes of a run"),
     "play": Command("Look", "looking:Play", "film the learned policies, or watch one"),
@@ -175,19 +175,15 @@ def task_command(name: str, kind: type[Any], arguments: tuple[str, ...]) -> Any:
 
 def fit_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:
     """fastr fit LOG: training from the log alone, of the representation alone."""
-    usage = (
-        "fastr fit needs a LOG, and then options of `fastr train`: `fastr fit log.npz --frames "
-        "100000 --out runs/fit`. A training takes the result over with `--init runs/fit "
-        "--init-parts representation`."
-    )
     if {"-h", "--help"} & set(arguments):
-        print(f"{usage}\n")
-        return task_command("train", kind, ("--help",))
+        return task_command("fit", kind, ("--help",))
     if not arguments or arguments[0].startswith("-"):
-        raise UserError(usage)
+        raise UserError(
+            "fastr fit needs a LOG, and options after it: `fastr fit log.npz --out runs/fit`."
+        )
     log, *options = arguments
     alone = ("--data", log, "--offline", "--learns", "representation")
-    return task_command("train", kind, (*options, *alone))
+    return task_command("fit", kind, (*options, *alone))
 
 
 def misfit_command(kind: type[Any], arguments: tuple[str, ...]) -> Any:

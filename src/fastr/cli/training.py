@@ -59,6 +59,15 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Fit(Train):
+    """Learn a representation from logged transitions alone: fastr fit LOG [OPTIONS].
+
+    Options are those of fastr train. A training takes the result over with --init RUN --init-parts
+    representation.
+    """
+
+
+@dataclass(frozen=True)
 class Resume:
     """Continue a stopped run from its last checkpoint, bit for bit on the same CPU."""
 

@@ -140,8 +140,8 @@ class TrainConfig:
     data_share: float = 0.5
     """Share of every batch that is drawn from --data."""
     offline: bool = False
-    """Learn from --data alone, without a simulator: --frames counts updates times --frame-skip.
-    TASK is where the policy is evaluated; without one it is not."""
+    """Learn from --data alone, an update for every agent step of the budget. TASK is where the
+    policy is evaluated; without one it is not."""
     block_steps: int = 1
     """Agent steps, and updates, handed to the device at once: faster, with actions of a policy that
     is up to as many steps old."""
