@@ -14,7 +14,7 @@ from fastr.agents.actor_critic import DeterministicPolicy, actor_loss, squared_e
 from fastr.agents.spectral import action_values, twin_q
 from fastr.nn import stream
 from fastr.representations.base import AbstractRepresentation
-from fastr.training.learner import EXPLORATION, Cohort, Engine
+from fastr.training.learner import EXPLORATION, Cohort, Engine, held
 from numpy_networks import np_plain_q, np_tree
 
 ZERO = jnp.zeros((), int)
@@ -440,7 +440,7 @@ def lived(engine, spec):
         actions.append(np.asarray(chosen))
         if step > STEPS - UPDATES:
             cohort, metrics = engine.improve(cohort, metrics, 1)
-    return start, np.stack(actions), np.asarray(metrics), cohort
+    return start.tree, np.stack(actions), np.asarray(metrics), cohort.tree
 
 
 @pytest.fixture(scope="module")
@@ -512,7 +512,7 @@ def test_seeds_differ_in_everything_random(together, agent_config):
 
 
 def test_targets_start_at_the_online_networks_in_memory_of_their_own(company):
-    learners = company.init().learners
+    learners = company.init().tree.learners
     for part in PARTS:
         target, online = getattr(learners.agent.target, part), getattr(learners.agent, part)
         leaves = zip(
@@ -537,8 +537,8 @@ def test_targets_are_copies_of_what_features_need_and_of_nothing_else(agent):
 def test_random_actions_come_first_and_are_uniform(company, spec):
     """In the random phase, the uniform numbers of the seed's own stream whatever the state."""
     for step in range(2 * RANDOM_STEPS):
-        fresh = company.init()
-        cohort = Cohort(fresh.learners, jnp.asarray(step), fresh.updates)
+        fresh = company.init().tree
+        cohort = held(Cohort(fresh.learners, jnp.asarray(step), fresh.updates))
         here, there = (
             np.asarray(company.explore(cohort, np.full((3, spec.state_dim), value, np.float32)))
             for value in (-1.0, 2.0)
@@ -565,9 +565,10 @@ def test_improve_works_in_place(company, spec):
     for _ in range(3):
         previous = cohort, metrics
         cohort, metrics = company.improve(*previous, 1)
-        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(previous))
+        changed = previous[0].at(company._learned.changed)
+        assert all(leaf.is_deleted() for leaf in [*changed, previous[1]])
         assert addresses(cohort, metrics) == places
-    assert int(cohort.updates) == 4
+    assert int(cohort.tree.updates) == 4
     assert metrics.shape == (3, len(company.metric_names))
     assert np.all(np.isfinite(metrics))
 
@@ -596,7 +597,7 @@ def test_the_first_update_that_is_not_finite_is_remembered(company, spec):
     cohort = fill(cohort, broken=True)
     for _ in range(2):
         cohort, metrics = company.improve(cohort, metrics, 1)
-        np.testing.assert_array_equal(cohort.learners.broken_at, [-1, 2, -1])
+        np.testing.assert_array_equal(cohort.tree.learners.broken_at, [-1, 2, -1])
     metrics = np.asarray(metrics)
     assert np.all(np.isfinite(metrics[[0, 2]]))
     assert np.isnan(metrics[1, company.metric_names.index("reward_loss")])

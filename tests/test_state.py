@@ -60,8 +60,8 @@ def test_a_restored_state_equals_the_saved_one(engine, saved):
     state, checkpoint = saved
     again = RunState.start(CONFIG, engine)
     again.restore(checkpoint)
-    leaves = named_leaves(state.cohort)
-    for name, leaf in named_leaves(again.cohort).items():
+    leaves = named_leaves(state.cohort.tree)
+    for name, leaf in named_leaves(again.cohort.tree).items():
         np.testing.assert_array_equal(leaf, leaves[name], err_msg=name)
     for name in ("next_step", "episodes", "returns"):
         assert getattr(again, name) == getattr(state, name), name

@@ -22,7 +22,7 @@ from fastr.envs.processes import EnvPool
 from fastr.runs import RunDirectory, RunWriter, checkpoints
 from fastr.training import replay as ring
 from fastr.training.config import TrainConfig, from_json, preset, to_json
-from fastr.training.learner import Engine
+from fastr.training.learner import Engine, held
 from fastr.training.loop import Trainer, simulators, train
 from fastr.training.state import named_leaves, with_leaves
 from test_pool import eventually, gone
@@ -369,10 +369,10 @@ def poisoned(monkeypatch, name: str, value: float, frames: int) -> None:
     def spoil(trainer: Trainer) -> None:
         finish(trainer)
         if (trainer.state.next_step - 1) * trainer.config.frame_skip == frames:
-            leaf = np.array(named_leaves(trainer.state.cohort)[name])
+            leaf = np.array(named_leaves(trainer.state.cohort.tree)[name])
             leaf[1] = value
-            leaves = named_leaves(trainer.state.cohort) | {name: leaf}
-            trainer.state.cohort = with_leaves(trainer.state.cohort, leaves)
+            leaves = named_leaves(trainer.state.cohort.tree) | {name: leaf}
+            trainer.state.cohort = held(with_leaves(trainer.state.cohort.tree, leaves))
 
     monkeypatch.setattr(Trainer, "finish_update", spoil)
 
@@ -403,9 +403,9 @@ def test_no_program_changes_the_types_of_what_the_others_are_compiled_for(method
     arrived = np.zeros((2, spec.row_dim + spec.state_dim), np.float32)
     returns, over = np.zeros(2, np.float32), np.zeros(2, bool)
     for after in (
-        jax.eval_shape(engine._interact, start, arrived, 1)[0],
-        jax.eval_shape(engine._improve, start, engine.no_metrics(), 1)[0],
-        jax.eval_shape(engine._end_episodes, start, returns, over),
+        jax.eval_shape(lambda cohort: engine.interact(cohort, arrived, 1), start)[0],
+        jax.eval_shape(lambda cohort: engine.improve(cohort, engine.no_metrics(), 1), start)[0],
+        jax.eval_shape(engine.end_episodes, start, returns, over),
     ):
         assert types(after) == types(start)
 
@@ -445,14 +445,14 @@ for row in rows:
 metrics = engine.no_metrics()
 for _ in range(3):
     cohort, metrics = engine.improve(cohort, metrics, 1)
-parameters = cohort.learners.agent.critics.parameters.small
-program = engine.improve.lower(cohort, metrics, 1).compile().as_text()
-print(len(parameters.sharding.device_set), engine.improve._cache_size())
+parameters = cohort.tree.learners.agent.critics.parameters.small
+program = engine.update.lower(*engine.improved(cohort, metrics, 1)).compile().as_text()
+print(len(parameters.sharding.device_set), engine.update._cache_size())
 print(sum(word in program for word in ("all-reduce(", "all-gather(", "collective-permute(")))
 ring.SLICE_BYTES = 7 * 2 * spec.row_dim * 4
-held = ring.fetched(cohort.learners.replay.rows, 0, 20)
+held = ring.fetched(cohort.tree.learners.replay.rows, 0, 20)
 print(np.array_equal(held, rows[:, :, : spec.row_dim]))
-around = ring.written(cohort.learners.replay.rows, 60, held)
+around = ring.written(cohort.tree.learners.replay.rows, 60, held)
 print(around.sharding == engine.sharding and np.array_equal(ring.fetched(around, 60, 80), held))
 print(np.asarray(actions).tobytes().hex())
 print(np.asarray(parameters).tobytes().hex())

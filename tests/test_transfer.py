@@ -79,7 +79,7 @@ def test_resuming_in_the_middle_is_exact(source, adapted, tmp_path):
 
 def inheriting(config):
     engine = Engine(config.agent, PENDULUM, config.seeds, capacity=8, random_steps=0)
-    return inherited(engine.init(), config, PENDULUM)
+    return inherited(engine.init(), config, PENDULUM).tree
 
 
 def test_some_seeds_of_the_source_are_enough(source):

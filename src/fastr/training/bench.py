@@ -25,7 +25,7 @@ from fastr.runs.directory import RunWriter
 from fastr.training.config import TrainConfig, to_json
 from fastr.training.cost import Products, products, state_bytes
 from fastr.training.evaluate import Evaluator, evaluation_workers, snapshots
-from fastr.training.learner import Cohort, Engine
+from fastr.training.learner import Engine, Held
 from fastr.training.loop import Trainer, engine_of, simulators
 
 STAGES = (
@@ -50,7 +50,7 @@ def stage(operation: str) -> str:
     return "other"
 
 
-def stages(engine: Engine, cohort: Cohort, updates: int) -> tuple[Cohort, dict[str, float]]:
+def stages(engine: Engine, cohort: Held, updates: int) -> tuple[Held, dict[str, float]]:
     """Milliseconds per update in each stage; the cohort comes back that much older.
 
     Operations run one after the other here so that each can be timed; the update itself overlaps
@@ -58,13 +58,13 @@ def stages(engine: Engine, cohort: Cohort, updates: int) -> tuple[Cohort, dict[s
     """
     program = engine.update_program(sequential_options())
     metrics = engine.no_metrics()
-    compiled = program.lower(cohort, metrics, 1).compile()
-    cohort, metrics = jax.block_until_ready(compiled(cohort, metrics, 1))
+    compiled = program.lower(*engine.improved(cohort, metrics, 1)).compile()
+    cohort, metrics = jax.block_until_ready(engine.improve(cohort, metrics, 1, compiled))
 
     def run() -> None:
         nonlocal cohort, metrics
         for _ in range(updates):
-            cohort, metrics = jax.block_until_ready(compiled(cohort, metrics, 1))
+            cohort, metrics = jax.block_until_ready(engine.improve(cohort, metrics, 1, compiled))
 
     totals: dict[str, float] = dict.fromkeys(STAGES, 0.0)
     names = {match[1]: match[2] for match in INSTRUCTION.finditer(compiled.as_text())}
@@ -145,8 +145,8 @@ def bench(config: TrainConfig, spec: EnvSpec, *, updates: int, repeats: int) -> 
 
 
 def update_times(
-    engine: Engine, cohort: Cohort, updates: int, repeats: int
-) -> tuple[Cohort, list[float]]:
+    engine: Engine, cohort: Held, updates: int, repeats: int
+) -> tuple[Held, list[float]]:
     """Mean milliseconds of one joint update, in each of several repeats."""
     on_cpu = jax.default_backend() == "cpu"
     milliseconds = []
@@ -177,7 +177,7 @@ def simulation_milliseconds(config: TrainConfig) -> float:
         return (time.perf_counter() - start) / SIMULATED_STEPS * 1e3
 
 
-def evaluation_milliseconds(config: TrainConfig, engine: Engine, cohort: Cohort) -> float:
+def evaluation_milliseconds(config: TrainConfig, engine: Engine, cohort: Held) -> float:
     """One evaluation of all seeds, spread over the agent steps between two of them.
 
     One episode of every seed is played, and counted as often as an evaluation has episodes.

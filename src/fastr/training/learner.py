@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -197,10 +197,68 @@ class Cohort(eqx.Module):
         return cls(learners, jnp.zeros((), int), jnp.zeros((), int))
 
 
+@jax.tree_util.register_pytree_node_class
+class Held:
+    """The arrays of a cohort in a row, as the programs of an engine take and return them."""
+
+    def __init__(self, leaves: Sequence[Any], structure: Any):
+        self.leaves, self.structure = tuple(leaves), structure
+
+    @property
+    def tree(self) -> Cohort:
+        """The cohort."""
+        return jax.tree.unflatten(self.structure, self.leaves)
+
+    def at(self, places: Sequence[int]) -> list[Any]:
+        """The arrays at these places."""
+        return [self.leaves[i] for i in places]
+
+    def placed(self, places: Sequence[int], arrays: Sequence[Any]) -> "Held":
+        """With other arrays at these places."""
+        changed = dict(zip(places, arrays, strict=True))
+        leaves = [changed.get(i, leaf) for i, leaf in enumerate(self.leaves)]
+        return Held(leaves, self.structure)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """For JAX."""
+        return self.leaves, self.structure
+
+    @classmethod
+    def tree_unflatten(cls, structure: Any, leaves: Sequence[Any]) -> "Held":
+        """For JAX."""
+        return cls(leaves, structure)
+
+
+def held(cohort: Cohort) -> Held:
+    """The arrays of this cohort."""
+    return Held(*jax.tree.flatten(cohort))
+
+
+class Touched(NamedTuple):
+    """Places of the arrays of a cohort that a program changes, and of those it only reads."""
+
+    changed: list[int]
+    read: list[int]
+
+    @classmethod
+    def by(cls, function: Callable[..., Any], cohort: Cohort, *more: Any) -> "Touched":
+        """Those of a function of the cohort; its first result is the cohort, if it changes any."""
+        program = jax.make_jaxpr(function)(cohort, *more).jaxpr
+        before = program.invars[: len(jax.tree.leaves(cohort))]
+        after = program.outvars[: len(before)]
+        if len(after) < len(before):
+            after = before
+        used = {id(variable) for equation in program.eqns for variable in equation.invars}
+        changed = [i for i, (was, now) in enumerate(zip(before, after, strict=True)) if was != now]
+        read = [i for i, was in enumerate(before) if id(was) in used and i not in changed]
+        return cls(changed, read)
+
+
 class Engine:
     """The compiled programs of a run: each moves every seed, in place.
 
-    They take up to `block_steps` transitions, or updates, at once.
+    They take up to `block_steps` transitions, or updates, at once. A program is handed the arrays
+    that it changes or reads: each costs time on the host, whether it is used or not.
     """
 
     def __init__(  # noqa: PLR0913  (all of a run that its programs depend on)
@@ -228,40 +286,72 @@ class Engine:
         start, self._learn = (jax.jit(f, inline=True) for f in (self._init, self._learn_all))
         seed_shape = jax.ShapeDtypeStruct((len(seeds),), jnp.int32, sharding=self.sharding)
         shapes = jax.tree.map(self._placed, jax.eval_shape(start, seed_shape))
+        self.metric_names = tuple(jax.eval_shape(self._learn, shapes, self._log)[1])
+        state, row = (np.zeros((len(seeds), n), np.float32) for n in (spec.state_dim, spec.row_dim))
+        observed = Touched.by(self._observe_all, shapes, row)
+        acted = Touched.by(self._explore, shapes, state)
+        self._learned = Touched.by(self._learn, shapes, self._log)
+        if block_steps > 1:
+            # What a loop only reads, and may not write over, is copied before it: the whole replay.
+            self._learned = Touched(sorted(self._learned.changed + self._learned.read), [])
+        read = sorted({*observed.read, *acted.read} - {*observed.changed})
+        self._met = Touched(observed.changed, read)
+        # Copies: updates go on in the memory of the others.
+        self._acting = acted.read if block_steps > 1 else []
+        self._shapes = held(shapes)
         # Fix the shardings once for all programs: inferred, they may differ between programs, and
         # the first call after another program compiles again.
-        cohort = jax.tree.map(lambda leaf: leaf.sharding, shapes)
-        self.metric_names = tuple(jax.eval_shape(self._learn, shapes, self._log)[1])
+        self._places = placed = jax.tree.map(lambda leaf: leaf.sharding, self._shapes)
         # The initial state is built under jit, so that a target and its online network are two
         # buffers: donation needs that.
-        self._start = jax.jit(start, out_shardings=cohort)
-        self.explore = jax.jit(self._explore)
-        self._moved = (cohort, self.sharding)
-        self._shapes, self._read = shapes, self._read_by_explore(shapes)
-        self.interact = jax.jit(
+        self._start = jax.jit(lambda seeds: held(start(seeds)), out_shardings=placed)
+        self.explore = jax.jit(lambda cohort, states: self._explore(cohort.tree, states))
+        # On an accelerator a loop of unknown length waits for the device at each turn.
+        known = () if jax.default_backend() == "cpu" else (3,)
+        self._meet = jax.jit(
             self._interact,
             donate_argnums=0,
-            out_shardings=(*self._moved, self._actors(cohort)),
+            static_argnums=known,
+            out_shardings=(placed.at(self._met.changed), self.sharding, placed.at(self._acting)),
         )
         self.act = jax.jit(self._act)
-        self.improve = program = self.update_program(update_options())
-        if log is not None:
-            self.improve = lambda *moved: program(*moved, self._log)
-        self.end_episodes = jax.jit(self._end_episodes, donate_argnums=0, out_shardings=cohort)
-        self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.learners))
+        self.update = self.update_program(update_options())
+        self.end_episodes = jax.jit(self._end_episodes, donate_argnums=0, out_shardings=placed)
+        self.policies = jax.jit(lambda cohort: jax.vmap(Learner.policy)(cohort.tree.learners))
 
     def update_program(self, options: dict[str, str]) -> Any:
-        """Updates of every seed, compiled under these options."""
+        """Updates of every seed, compiled under these options: what `improve` calls."""
+        places = self._places.at(self._learned.changed)
         return jax.jit(
             self._improve,
-            donate_argnums=(0, 1),
-            out_shardings=self._moved,
+            donate_argnums=(0, 2),
+            out_shardings=(places, self.sharding),
             compiler_options=options,
         )
 
-    def init(self) -> Cohort:
+    def init(self) -> Held:
         """All seeds at their beginning."""
         return self._start(jax.device_put(np.asarray(self.seeds, np.int32), self.sharding))
+
+    def interact(
+        self, cohort: Held, arrived: Float32[np.ndarray, "seed row_state"], count: int
+    ) -> tuple[Held, Float[Array, "seed action"], list[Array]]:
+        """Add the last transitions, then act on the current states; and what `act` needs."""
+        changed, read = map(cohort.at, self._met)
+        changed, actions, actors = self._meet(changed, read, arrived, count)
+        return cohort.placed(self._met.changed, changed), actions, actors
+
+    def improve(
+        self, cohort: Held, last: Float[Array, "seed metric"], count: int, update: Any = None
+    ) -> tuple[Held, Float[Array, "seed metric"]]:
+        """Updates of every seed; the metrics of the last, in the order of `metric_names`."""
+        changed, metrics = (update or self.update)(*self.improved(cohort, last, count))
+        return cohort.placed(self._learned.changed, changed), metrics
+
+    def improved(self, cohort: Held, last: Float[Array, "seed metric"], count: int) -> tuple:
+        """What the program of the updates takes."""
+        changed, read = map(cohort.at, self._learned)
+        return changed, read, last, count, self._log
 
     def arrived(
         self,
@@ -312,72 +402,69 @@ class Engine:
         with matmul_precision(self.config.precision):
             return act(cohort.learners, states, cohort.steps, self.random_steps)
 
-    def _repeat(self, count: Int[Array, ""], step: Callable[[Any, Tree], Tree], tree: Tree) -> Tree:
+    def _repeat(self, count: Any, step: Callable[[Any, Tree], Tree], tree: Tree) -> Tree:
         """Take a number of steps; in blocks of one that is always one, and needs no loop."""
-        if self.block_steps == 1:
+        if self.block_steps == 1 or (isinstance(count, int) and count == 1):
             return step(0, tree)
         return jax.lax.fori_loop(0, count, step, tree)
 
+    def _tree(self, places: Touched, changed: list[Array], read: list[Array]) -> Cohort:
+        """A cohort of these arrays; the others, which are not looked at, are zeros."""
+        blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._shapes)
+        return blank.placed([*places.changed, *places.read], [*changed, *read]).tree
+
     def _interact(
-        self, cohort: Cohort, arrived: Float[Array, "seed row_state"], count: Int[Array, ""]
-    ) -> tuple[Cohort, Float[Array, "seed action"], list[Array]]:
-        """Add the last transitions, then act on the current states; and what `act` needs."""
+        self,
+        changed: list[Array],
+        read: list[Array],
+        arrived: Float[Array, "seed row_state"],
+        count: Any,
+    ) -> tuple[list[Array], Float[Array, "seed action"], list[Array]]:
         rows, states = jnp.split(arrived, [self.block_steps * self.spec.row_dim], axis=1)
         rows = rows.reshape(len(self.seeds), self.block_steps, self.spec.row_dim)
+
+        def step(i: Any, changed: list[Array]) -> list[Array]:
+            cohort = self._observe_all(self._tree(self._met, changed, read), rows[:, i])
+            return held(cohort).at(self._met.changed)
+
+        changed = self._repeat(count, step, changed)
+        cohort = self._tree(self._met, changed, read)
+        return changed, self._explore(cohort, states), held(cohort).at(self._acting)
+
+    def _observe_all(self, cohort: Cohort, row: Float[Array, "seed row"]) -> Cohort:
+        """Add a transition of every seed."""
         observe = jax.vmap(Learner.observe, in_axes=(0, 0, None))
-
-        def step(i: Any, cohort: Cohort) -> Cohort:
-            learners = observe(cohort.learners, rows[:, i], cohort.steps)
-            return Cohort(learners, cohort.steps + 1, cohort.updates)
-
-        cohort = self._repeat(count, step, cohort)
-        return cohort, self._explore(cohort, states), self._actors(cohort)
-
-    def _actors(self, cohort: Any) -> list[Any]:
-        """The leaves that acting reads: updates go on in the memory of the others."""
-        leaves = jax.tree.leaves(cohort)
-        return [leaves[i] for i in self._read]
-
-    def _read_by_explore(self, shapes: Cohort) -> list[int]:
-        """Which leaves acting reads; none if it is never done between two hand-overs."""
-        if self.block_steps == 1:
-            return []
-        states = jnp.zeros((len(self.seeds), self.spec.state_dim))
-        program = jax.make_jaxpr(self._explore)(shapes, states).jaxpr
-        used = {id(variable) for equation in program.eqns for variable in equation.invars}
-        return [i for i, variable in enumerate(program.invars[:-1]) if id(variable) in used]
+        learners = observe(cohort.learners, row, cohort.steps)
+        return Cohort(learners, cohort.steps + 1, cohort.updates)
 
     def _act(
         self, actors: list[Array], states: Float[Array, "seed state"], steps: Int[Array, ""]
     ) -> Float[Array, "seed action"]:
         """Act with a copy of the actors, while updates change the original."""
-        leaves, structure = jax.tree.flatten(self._shapes)
-        leaves = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
-        for i, leaf in zip(self._read, actors, strict=True):
-            leaves[i] = leaf
-        cohort = jax.tree.unflatten(structure, leaves)
+        cohort = self._tree(Touched([], self._acting), [], actors)
         return self._explore(replace(cohort, steps=steps), states)
 
     def _improve(
         self,
-        cohort: Cohort,
+        changed: list[Array],
+        read: list[Array],
         last: Float[Array, "seed metric"],
-        count: Int[Array, ""],
-        log: Logged | None = None,
-    ) -> tuple[Cohort, Float[Array, "seed metric"]]:
-        """Updates of every seed; the metrics of the last, in the order of `metric_names`.
+        count: Any,
+        log: Logged | None,
+    ) -> tuple[list[Array], Float[Array, "seed metric"]]:
+        """Metrics overwrite the last update's, so that every array stays at its address.
 
-        They overwrite the last update's, so that every array stays at its address: an accelerator
-        records addresses in its program, and each change of one changes the program. What an
-        update did not measure keeps its last value.
+        An accelerator records addresses in its program, and each change of one changes the program.
+        What an update did not measure keeps its last value.
         """
 
-        def step(_: Any, moved: tuple[Cohort, Array]) -> tuple[Cohort, Array]:
-            cohort, metrics = self._learn(moved[0], log)
+        def step(_: Any, moved: tuple[list[Array], Array]) -> tuple[list[Array], Array]:
+            cohort, metrics = self._learn(self._tree(self._learned, moved[0], read), log)
             stacked = jnp.stack([metrics[name] for name in self.metric_names], axis=1)
-            return cohort, jnp.where(stacked == 0.0, moved[1], stacked)
+            kept = jnp.where(stacked == 0.0, moved[1], stacked)
+            return held(cohort).at(self._learned.changed), kept
 
-        return self._repeat(count, step, (cohort, last))
+        return self._repeat(count, step, (changed, last))
 
     def _learn_all(
         self, cohort: Cohort, log: Logged | None = None
@@ -390,12 +477,13 @@ class Engine:
         return Cohort(learners, cohort.steps, cohort.updates + 1), metrics
 
     def _end_episodes(
-        self, cohort: Cohort, returns: Float[Array, " seed"], over: Bool[Array, " seed"]
-    ) -> Cohort:
+        self, cohort: Held, returns: Float[Array, " seed"], over: Bool[Array, " seed"]
+    ) -> Held:
         """Tell the agents of the seeds whose training episode is over what it returned."""
+        found = cohort.tree
         end = jax.vmap(Learner.end_episode, in_axes=(0, 0, 0, None))
-        learners = end(cohort.learners, returns, over, cohort.updates)
-        return Cohort(learners, cohort.steps, cohort.updates)
+        learners = end(found.learners, returns, over, found.updates)
+        return held(Cohort(learners, found.steps, found.updates))
 
 
 def each_seed(function: Callable[[Learner], Result], learners: Learner) -> Result:
@@ -405,8 +493,10 @@ def each_seed(function: Callable[[Learner], Result], learners: Learner) -> Resul
     """
     if learners.seed.shape[0] > 1:
         return jax.vmap(function)(learners)
-    alone = function(jax.tree.map(lambda leaf: leaf[0], learners))
-    return jax.tree.map(lambda leaf: leaf[None], alone)
+    alone = jax.tree.map(lambda leaf: leaf[0], learners)
+    # What the function leaves as it is stays the array that it was.
+    same = dict(zip(map(id, jax.tree.leaves(alone)), jax.tree.leaves(learners), strict=True))
+    return jax.tree.map(lambda leaf: same.get(id(leaf), leaf[None]), function(alone))
 
 
 def update_options() -> dict[str, str]:

@@ -31,7 +31,7 @@ from fastr.runs.provenance import provenance
 from fastr.training.config import TrainConfig, to_json
 from fastr.training.cost import check_fits
 from fastr.training.evaluate import Evaluation, Evaluator, evaluation_workers, snapshots
-from fastr.training.learner import Cohort, Engine
+from fastr.training.learner import Engine, Held
 from fastr.training.log import Log
 from fastr.training.state import LEARNED, RunState, inherited, legacy
 
@@ -154,7 +154,7 @@ class Training:
             self.check_health()
             self.save()
 
-    def improve(self, cohort: Cohort, last: jax.Array, count: int) -> tuple[Cohort, jax.Array]:
+    def improve(self, cohort: Held, last: jax.Array, count: int) -> tuple[Held, jax.Array]:
         """Start updates on the device."""
         with self.timed("hand over the update, in a thread"):
             return self.engine.improve(cohort, last, count)
@@ -209,7 +209,7 @@ class Training:
 
     def check_health(self) -> None:
         """Stop the run if a loss is no longer finite."""
-        broken = np.asarray(self.state.cohort.learners.broken_at)
+        broken = np.asarray(self.state.cohort.tree.learners.broken_at)
         if (broken < 0).all():
             return
         i = int(np.argmax(broken >= 0))
@@ -258,7 +258,7 @@ class Trainer(Training):
         super().__init__(config, run, evaluator, engine)
         self.pool = pool
         self.dispatcher = ThreadPoolExecutor(1)
-        self.update: Future[tuple[Cohort, jax.Array]] | None = None
+        self.update: Future[tuple[Held, jax.Array]] | None = None
 
     def start(self) -> None:
         """Reset the simulators."""

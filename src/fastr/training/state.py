@@ -19,7 +19,7 @@ from fastr.runs.directory import RunDirectory
 from fastr.runs.untrusted import number, whole_numbers
 from fastr.training import replay as ring
 from fastr.training.config import TrainConfig, from_json
-from fastr.training.learner import Cohort, Engine
+from fastr.training.learner import Cohort, Engine, Held, held
 
 REPLAY = "learners.replay.rows"
 LEARNED = "learners.agent."
@@ -32,7 +32,7 @@ class RunState:
 
     config: TrainConfig
     engine: Engine
-    cohort: Cohort
+    cohort: Held
     metrics: jax.Array | None = None
     """Metrics of the last update; the next one writes over them."""
     next_step: int = 0
@@ -119,7 +119,7 @@ class RunState:
         """
         self.catch_up()
         # Copies: on a CPU the next update works in this memory.
-        leaves = named_leaves(self.cohort)
+        leaves = named_leaves(self.cohort.tree)
         del leaves[REPLAY]
         arrays = {name: np.array(leaf) for name, leaf in jax.device_get(leaves).items()}
         if (metrics := self.measured()) is not None:
@@ -143,7 +143,7 @@ class RunState:
             frames=end * self.config.frame_skip,
             arrays=arrays,
             host=host,
-            replay_rows=ring.fetched(self.cohort.learners.replay.rows, start, end),
+            replay_rows=ring.fetched(self.cohort.tree.learners.replay.rows, start, end),
             replay_start=start,
             capacity=capacity,
         )
@@ -152,15 +152,15 @@ class RunState:
         """Continue from a checkpoint; UserError unless it belongs to such a run."""
         config, spec = self.config, self.engine.spec
         check_host(checkpoint, config)
-        arrays, host = widened(checkpoint.arrays(), self.cohort), checkpoint.host
-        check_arrays(self.cohort, arrays, spec)
-        held = checkpoint.replay.end - checkpoint.replay.start
-        if checkpoint.row_shape != (len(config.seeds), spec.row_dim) or held > config.capacity:
+        arrays, host = widened(checkpoint.arrays(), self.cohort.tree), checkpoint.host
+        check_arrays(self.cohort.tree, arrays, spec)
+        stored = checkpoint.replay.end - checkpoint.replay.start
+        if checkpoint.row_shape != (len(config.seeds), spec.row_dim) or stored > config.capacity:
             raise UserError("The checkpoint's replay does not fit this run's configuration.")
-        replay = self.cohort.learners.replay.rows
+        replay = self.cohort.tree.learners.replay.rows
         for start, rows in checkpoint.replay_slices(ring.steps_at_once(replay)):
             replay = ring.written(replay, start, rows)
-        self.cohort = with_leaves(self.cohort, arrays | {REPLAY: replay})
+        self.cohort = held(with_leaves(self.cohort.tree, arrays | {REPLAY: replay}))
         shape = len(config.seeds), len(self.engine.metric_names)
         if arrays.get("metrics", np.empty(0)).shape == shape:
             self.metrics = jax.device_put(arrays["metrics"], self.engine.sharding)
@@ -281,20 +281,19 @@ NOT_KEPT = ("noise_levels", "reward_weight", "fourier_dim", "head_dim", "precisi
 """Settings of a representation that its encoders do not depend on."""
 
 
-def inherited(cohort: Cohort, config: TrainConfig, spec: EnvSpec) -> Cohort:
+def inherited(cohort: Held, config: TrainConfig, spec: EnvSpec) -> Held:
     """The cohort with parts of the run it starts from, seed by seed."""
     if not config.init:
         return cohort
+    ours = cohort.tree
     old, origin = legacy(config, spec)
     alone = len(origin.seeds) == 1
     chosen = np.asarray([0 if alone else origin.seeds.index(seed) for seed in config.seeds])
     old = jax.tree.map(lambda leaf: leaf[chosen], old.learners)
     inherit = jax.vmap(lambda ours, theirs: ours.inherit(theirs, config.init_parts))
-    moved = jax.jit(inherit)(cohort.learners, old)
-    placed = jax.tree.map(
-        lambda new, was: jax.device_put(new, was.sharding), moved, cohort.learners
-    )
-    return Cohort(placed, cohort.steps, cohort.updates)
+    moved = jax.jit(inherit)(ours.learners, old)
+    placed = jax.tree.map(lambda new, was: jax.device_put(new, was.sharding), moved, ours.learners)
+    return held(Cohort(placed, ours.steps, ours.updates))
 
 
 def legacy(config: TrainConfig, spec: EnvSpec) -> tuple[Cohort, TrainConfig]:
