@@ -66,8 +66,17 @@ class SACConfig(AgentConfig):
         require(self, "initial_temperature", low=1e-6)
 
     def laptop(self) -> "SACConfig":
-        """Small networks and batches."""
-        return replace(self, hidden_dim=128, batch_size=64)
+        """Small networks and batches, at higher rates."""
+        return replace(
+            self,
+            hidden_dim=128,
+            hidden_layers=2,
+            batch_size=64,
+            critic_learning_rate=1e-3,
+            actor_learning_rate=1e-3,
+            target_rate=0.01,
+            normalize_observations=True,
+        )
 
     def accelerated(self) -> "SACConfig":
         """With the arithmetic that is fastest on an accelerator."""

@@ -74,8 +74,17 @@ class TD3Config(AgentConfig):
         require(self, "critic_learning_rate", "actor_learning_rate", low=0)
 
     def laptop(self) -> "TD3Config":
-        """Small networks and batches."""
-        return replace(self, hidden_dim=128, batch_size=64, actor_updates=2)
+        """Small networks and batches, at higher rates."""
+        return replace(
+            self,
+            hidden_dim=128,
+            hidden_layers=2,
+            batch_size=64,
+            critic_learning_rate=1e-3,
+            actor_learning_rate=1e-3,
+            target_rate=0.01,
+            actor_updates=2,
+        )
 
     def accelerated(self) -> "TD3Config":
         """With the arithmetic that is fastest on an accelerator."""
