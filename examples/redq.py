@@ -39,7 +39,7 @@ class REDQConfig(TD3Config):
         critic_key, actor_key = jax.random.split(key)
         hidden = [self.hidden_dim] * 3
         critics = plain_critics(spec, hidden, count=self.ensemble, key=critic_key)
-        actor = actor_network(spec, self.hidden_dim, key=actor_key)
+        actor = actor_network(spec, hidden, key=actor_key)
         learned = Trainable.of(critics, Adam(self.critic_learning_rate))
         acting = Trainable.of(actor, Adam(self.actor_learning_rate))
         return REDQ(learned, acting, learned.parameters, acting.parameters, self)

@@ -178,7 +178,7 @@ def test_transfer_from_beginning_to_end(source, capsys, monkeypatch, tmp_path):
     values = {(entry["seed"], entry["what"]): entry["value"] for entry in result["moved"]}
     for seed in (3, 7):
         assert values[seed, "CKA of the state factor"] == pytest.approx(1.0, abs=1e-8)
-        assert values[seed, "CKA of the action factor"] < 1 - 1e-7
+        assert values[seed, "CKA of the action factor"] < 1 - 2e-8
         assert values[seed, "ranking loss, adapted"] > 0
     assert (tmp_path / "curves.png").stat().st_size > 1_000
     recorded = (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes()
