@@ -371,3 +371,12 @@ def test_on_this_machine_a_stopped_sweep_ends_with_the_rows_of_the_command_by_ha
     recorded = json.loads((run / "config.json").read_text())["provenance"]["command"]
     subprocess.run([*fastr, *recorded[1:-1], str(hand)], check=True)
     assert real_rows(run) == real_rows(hand)
+
+
+def test_a_sweep_may_be_given_so_many_minutes(nodes, tmp_path):
+    words = ["sweep", "smoke", "--minutes", "0", "--address", nodes.address, "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "fastr.cli", *words], check=True, capture_output=True, text=True
+    )
+    assert "5 stopped" in done.stdout
+    assert "the same command continues later" in done.stderr

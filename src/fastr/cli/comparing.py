@@ -1,8 +1,10 @@
 """fastr report and sweep: runs compared on one page, and a whole experiment of the paper."""
 
+import math
 import os
 import shlex
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -167,6 +169,8 @@ class Sweep:
     """Cores that each run reserves: this limits how many run at a time."""
     gpus_per_run: Maybe[float] = None
     """GPUs of each run, whole or a part like 0.5 (default: 1 where there are any)."""
+    minutes: Maybe[float] = None
+    """Stop after so long as Ctrl-C does: trainings save, and the same command continues later."""
     retries: int = 3
     """How often in a row a run may fail without a new checkpoint before it is given up."""
     dry_run: Flag = False
@@ -254,8 +258,10 @@ class Sweep:
             say(f"{counted(len(units), 'command')} on {place}, in {out}")
             # Ray handles signals itself from its start on.
             with stop_requests(ANSWER) as asked:
-                outcomes = sweep.run(ray, tasks, share, show, lambda: len(asked))
-        return self.report(out, units, outcomes, stopped_by(asked[0]) if asked else 1)
+                end = time.monotonic() + 60 * (math.inf if self.minutes is None else self.minutes)
+                requests = lambda: max(len(asked), time.monotonic() > end)  # noqa: E731
+                outcomes = sweep.run(ray, tasks, share, show, requests)
+        return self.report(out, units, outcomes, stopped_by(asked[0]) if asked else 0)
 
     def report(
         self, out: Path, units: Sequence[Unit], outcomes: Sequence[sweep.Outcome], code: int
