@@ -28,7 +28,9 @@ PROTOCOL |= {"eval_episodes": 1, "checkpoint_frames": 200, "block_steps": 1}
 def tiny(method="fastr", keep="nothing", task=TASK, **changes):
     config = preset(task, method, "laptop")
     sizes = {"feature_dim": 8, "hidden_dim": 8, "noise_levels": 2, "fourier_dim": 8, "head_dim": 8}
-    agent = replace(config.agent, batch_size=16, actor_dim=8, keep=keep)
+    # So few updates are to move the representation.
+    often = {"representation_updates": 1}
+    agent = replace(config.agent, batch_size=16, actor_dim=8, keep=keep, **often)
     return with_form(replace(config, agent=agent, **(PROTOCOL | changes)), **sizes)
 
 
@@ -178,7 +180,7 @@ def test_transfer_from_beginning_to_end(source, capsys, monkeypatch, tmp_path):
     values = {(entry["seed"], entry["what"]): entry["value"] for entry in result["moved"]}
     for seed in (3, 7):
         assert values[seed, "CKA of the state factor"] == pytest.approx(1.0, abs=1e-8)
-        assert values[seed, "CKA of the action factor"] < 1 - 2e-8
+        assert values[seed, "CKA of the action factor"] < 1 - 1e-7
         assert values[seed, "ranking loss, adapted"] > 0
     assert (tmp_path / "curves.png").stat().st_size > 1_000
     recorded = (tmp_path / "fastr-scratch" / "rows.jsonl").read_bytes()

@@ -87,7 +87,7 @@ def tasks() -> tuple[str, ...]:
 def parse(task: str) -> SuiteTask | GymTask | MadeTask:
     """The environment that a name means; a Gymnasium name is not yet looked up."""
     if not task:
-        raise UserError("There is no environment here: this was learned from a log alone.")
+        raise UserError("No task is named; a run that learned from a log alone has none.")
     task, shifted = shifts.split(task)
     if shifted is not None:
         shifts.check(shifted)

@@ -7,6 +7,7 @@ it, and its actions are those of the policy before it. So neither the device nor
 for the other within a block, unless an episode ends: its row waits for the block's updates.
 """
 
+import abc
 import contextlib
 import math
 import time
@@ -72,7 +73,7 @@ class Stopwatch:
             self.start = math.inf
 
 
-class Training:
+class Training(abc.ABC):
     """A run in progress: its state, its evaluations, its rows and checkpoints."""
 
     def __init__(
@@ -99,15 +100,17 @@ class Training:
         if checkpoint.host["evaluating"]:
             self.start_evaluation((state.next_step - 1) * self.config.frame_skip)
 
+    @abc.abstractmethod
     def start(self) -> None:
         """Bring the simulators to the start, if there are any."""
 
+    @abc.abstractmethod
     def restart(self) -> None:
         """Bring the simulators to where the restored state has them, if there are any."""
 
+    @abc.abstractmethod
     def block(self) -> None:
         """Move on, by as many steps as are started at once."""
-        raise NotImplementedError
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -345,6 +348,9 @@ class OfflineTrainer(Training):
         """There is no simulator: a state of zeros stands in the checkpoints."""
         shape = len(self.config.seeds), self.engine.spec.state_dim
         self.state.states = np.zeros(shape, np.float32)
+
+    def restart(self) -> None:
+        """The restored state is all."""
 
     def block(self) -> None:
         """As many updates as there are steps in the block."""
